@@ -1,0 +1,29 @@
+# A thin front of ci/*.sh, which do the work and say how in their first lines.
+.PHONY: help test full lint cover virtual ids servers quickstart
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+test: ## install what the tests need, run everything
+	ci/test.sh
+
+full: ## the same with full counts: hours
+	WATCHLOCK_FULL=1 ci/test.sh
+
+lint: ## go vet, golangci-lint, gofumpt, shellcheck
+	ci/lint.sh
+
+cover: ## all tests under the race detector, then coverage
+	ci/test.sh prepare unit cover
+
+virtual: ## the tests in virtual time, 20 times
+	ci/virtual.sh
+
+ids: ## docs/proofs.md names a test for each id
+	ci/ids.sh
+
+servers: ## Redis 7.0, Redis 8.6 and Valkey 9.1 for the tests
+	ci/servers.sh
+
+quickstart: ## the first example, on an embedded server
+	go run -C examples ./quickstart

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Installs and starts what the tests need and runs everything. Stops at the first failure.
+# Usage: ci/test.sh [STEP...]
+#   prepare   what a new Debian 12 machine with Go lacks: a C compiler, Redis 7.0 and 8.6, Valkey 9.1
+#   lint      go vet, golangci-lint, gofumpt and, where installed, shellcheck
+#   unit      every test of every module under the race detector
+#   cover     coverage of the root package, measured by unit
+#   virtual   the tests in virtual time, 20 times
+#   ids       the table of proofs names a test for each id
+# Without a STEP: all of them, in this order. Each is a script of its own, ci/STEP.sh.
+# WATCHLOCK_FULL=1 runs the tests with their full counts (hours); they read it themselves.
+# WATCHLOCK_SERVERS=DIR names the folder of the servers.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+steps=("$@")
+[ $# -gt 0 ] || steps=(prepare lint unit cover virtual ids)
+for step in "${steps[@]}"; do [ -x "ci/$step.sh" ] || die "no step $step"; done
+
+log=() step=none began=0
+report() {
+  local status=$?
+  [ $status = 0 ] || log+=("$(printf '%-8s %4d s  FAILED' "$step" $((SECONDS - began)))")
+  printf '\nwall time:\n'
+  printf '  %s\n' "${log[@]}" "$(printf '%-8s %4d s' all $SECONDS)"
+}
+trap report EXIT
+
+for step in "${steps[@]}"; do
+  printf '\n== %s\n' "$step"
+  began=$SECONDS
+  "ci/$step.sh" </dev/null
+  log+=("$(printf '%-8s %4d s' "$step" $((SECONDS - began)))")
+done

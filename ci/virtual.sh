@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Runs the tests in virtual time 20 times over: a test that leans on real time fails here sooner or later.
+# These are the tests in virtual*_test.go, and all whose names begin with TestVirtual.
+# Usage: ci/virtual.sh   WATCHLOCK_VIRTUAL is another pattern of names, WATCHLOCK_COUNT another count.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+names=$(find . -maxdepth 1 -name 'virtual*_test.go' -exec sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' {} + | paste -sd '|')
+pattern=${WATCHLOCK_VIRTUAL:-^(TestVirtual.*${names:+|$names})\$}
+found=$(go test -list "$pattern" .)
+[[ $found == Test* ]] || die "no test matches $pattern"
+go test -count="${WATCHLOCK_COUNT:-20}" -timeout 30m -run "$pattern" .
