@@ -1,0 +1,63 @@
+package redistest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Family is a line of servers that the library is tested with.
+type Family string
+
+// The families, by what Start runs for them.
+const (
+	Redis70 Family = "redis70" // Redis 7.0
+	Redis86 Family = "redis86" // Redis 8.6
+	Valkey9 Family = "valkey9" // Valkey 9
+)
+
+// serversDir is the environment variable that names the directory with one
+// program for each family.
+const serversDir = "WATCHLOCK_SERVERS"
+
+// Families returns all families.
+func Families() []Family { return []Family{Redis70, Redis86, Valkey9} }
+
+// OnEachFamily runs f as one subtest for each family, named after it, with a
+// server of its own. A family that is absent is skipped, in CI a failure.
+func OnEachFamily(t *testing.T, f func(t *testing.T, s *Server)) {
+	for _, family := range Families() {
+		t.Run(string(family), func(t *testing.T) {
+			f(t, Start(t, On(family)))
+		})
+	}
+}
+
+// program returns the path of the family's server. Without one it skips the
+// test, or fails it when the environment variable CI is set.
+func (f Family) program(t testing.TB) string {
+	t.Helper()
+	if dir := os.Getenv(serversDir); dir != "" {
+		path, err := filepath.Abs(filepath.Join(dir, string(f)))
+		if err == nil && executable(path) {
+			return path
+		}
+	}
+	if f == Redis70 {
+		if path, err := exec.LookPath("redis-server"); err == nil {
+			return path
+		}
+	}
+	report := t.Skipf
+	if os.Getenv("CI") != "" {
+		report = t.Fatalf
+	}
+	report("redistest: no server of family %s: run `ci/servers.sh DIR` and set %s=DIR", f, serversDir)
+	return ""
+}
+
+func executable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}
