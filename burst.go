@@ -1,0 +1,223 @@
+package watchlock
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// never is the end of what ends only by somebody's act.
+const never = time.Duration(math.MaxInt64)
+
+// burst is what a process has of one owner that Redis granted: one trust, one
+// renewal, and the leases that stand on it. An owner is in flight until a burst
+// is made of it or it is orphaned, both under the gate's mutex, and a burst
+// that is over never comes back.
+type burst struct {
+	// immutable
+	gate  *gate
+	kind  kind
+	owner string
+	lease time.Duration // that the grant took
+
+	// atomic; rises only, and only by a confirmed renewal, under gate.mu
+	trusted atomic.Int64
+
+	// guarded by gate.mu
+	holds    []*hold       // the live ones
+	over     bool          // unlocked, lost, or left at Close
+	due      time.Duration // of the next renewal; never when nobody wants one
+	verify   bool          // ask Redis whether the owner still stands
+	alone    bool          // renew in a script of its own: company failed
+	failing  bool          // the newest renewal failed
+	verified time.Duration // when verify was last asked for
+	renewing chan struct{} // closed when the renewal in flight is answered or given up
+
+	entry entry // guarded by watchdog.mu
+}
+
+// hold is what one successful Lock has of a burst, and what stays when the
+// Lease itself is forgotten.
+type hold struct {
+	// immutable
+	burst    *burst
+	watchdog bool
+	caller   uintptr
+	since    time.Duration
+
+	// atomic
+	end       atomic.Int64 // of this hold alone: its lease time or max hold
+	forgotten atomic.Bool  // set by the cleanup of an unreachable Lease
+	watched   atomic.Bool  // somebody can learn of a loss
+
+	// guarded by gate.mu
+	err      error // why it ended; nil while it is live
+	lost     bool  // it ended by itself, not by Unlock or Close
+	unlocked bool
+	warned   bool
+	pin      *Lease // keeps the Lease reachable for a caller that only has Done
+	done     chan struct{}
+	tied     map[*tie]struct{}
+}
+
+// tie is one context that ends with its hold.
+type tie struct {
+	cancel context.CancelCauseFunc
+	drop   func() bool // stops the watch on the context's own end
+}
+
+// until is the instant from which the hold must not be trusted.
+func (h *hold) until() time.Duration {
+	return time.Duration(min(h.burst.trusted.Load(), h.end.Load()))
+}
+
+// live reports whether the hold may be trusted at now.
+func (h *hold) live(now time.Duration) bool { return now < h.until() }
+
+// place is where the lock was taken.
+func (h *hold) place() string {
+	f, _ := runtime.CallersFrames([]uintptr{h.caller}).Next()
+	if f.File == "" {
+		return "unknown"
+	}
+	return fmt.Sprintf("%s:%d", f.File, f.Line)
+}
+
+// raise moves trust to at, never back.
+func (b *burst) raise(at time.Duration) {
+	if int64(at) > b.trusted.Load() {
+		b.trusted.Store(int64(at))
+	}
+}
+
+// ending is a hold that was ended under the gate's mutex and whose contexts are
+// to be cancelled after it.
+type ending struct {
+	ties map[*tie]struct{}
+	done chan struct{}
+	err  error
+}
+
+// tell closes what hangs on an ended hold.
+func (e ending) tell() {
+	for t := range e.ties {
+		t.drop()
+		t.cancel(e.err)
+	}
+	if e.done != nil {
+		close(e.done)
+	}
+}
+
+func tellAll(endings []ending) {
+	for _, e := range endings {
+		e.tell()
+	}
+}
+
+// endLocked gives the hold its end: contexts and Done follow by tell. They have
+// heard already when Close ended the hold before.
+func (h *hold) endLocked(err error) ending {
+	told := h.err != nil
+	h.err = &LockError{Op: "lease", Name: h.burst.gate.keys.name, Err: err}
+	if told {
+		return ending{}
+	}
+	e := ending{h.tied, h.done, h.err}
+	h.tied, h.pin = nil, nil
+	if h.done == nil {
+		h.done = closedChan()
+	}
+	return e
+}
+
+func closedChan() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// dropLocked takes h from the live holds.
+func (b *burst) dropLocked(h *hold) {
+	for i, x := range b.holds {
+		if x == h {
+			b.holds = append(b.holds[:i], b.holds[i+1:]...)
+			return
+		}
+	}
+}
+
+// expireLocked ends what has run out by now: all of it when the burst's trust
+// is over, else each hold past its own end or forgotten. Lost is final.
+func (b *burst) expireLocked(now time.Duration) (endings []ending) {
+	if b.over {
+		return nil
+	}
+	gone := now >= time.Duration(b.trusted.Load())
+	for i := 0; i < len(b.holds); {
+		h := b.holds[i]
+		if !gone && h.live(now) && !h.forgotten.Load() {
+			i++
+			continue
+		}
+		endings = append(endings, b.loseLocked(h, "its time ran out")...)
+	}
+	if gone || len(b.holds) == 0 {
+		b.overLocked()
+	}
+	return endings
+}
+
+// takenLocked ends the whole burst: Redis says that the owner does not hold.
+func (b *burst) takenLocked() (endings []ending) {
+	for len(b.holds) > 0 {
+		endings = append(endings, b.loseLocked(b.holds[0], "Redis no longer has it")...)
+	}
+	b.overLocked()
+	return endings
+}
+
+// loseLocked ends one hold with ErrLost.
+func (b *burst) loseLocked(h *hold, why string) []ending {
+	b.dropLocked(h)
+	h.lost = true
+	log := b.gate.c.cfg.log.With(zap.String("lock", b.gate.keys.name), zap.String("taken at", h.place()))
+	if h.forgotten.Load() {
+		log.Warn("a lease was dropped without Unlock; its lock is no longer renewed")
+	} else {
+		log.Warn("lease lost: " + why)
+	}
+	return []ending{h.endLocked(ErrLost)}
+}
+
+// overLocked frees the gate after the burst's last hold. Nothing is released in
+// Redis: work may still be stopping, so the key is left to its TTL.
+func (b *burst) overLocked() {
+	b.over = true
+	b.gate.freeLocked(b)
+}
+
+// watchTTLLocked is the TTL that the watchdog should set at now, 0 when no live
+// hold wants renewal. Near the end of the last max hold it shrinks, so that the
+// key does not outlive its last possible holder by more than the margin.
+func (b *burst) watchTTLLocked(now, timeout time.Duration) time.Duration {
+	end := time.Duration(0)
+	for _, h := range b.holds {
+		if h.watchdog {
+			end = max(end, time.Duration(h.end.Load()))
+		}
+	}
+	if end <= now {
+		return 0
+	}
+	if end == never {
+		return timeout
+	}
+	left := (end - now + margin(timeout)).Truncate(time.Millisecond) + time.Millisecond
+	return min(timeout, left)
+}

@@ -1,0 +1,93 @@
+package watchlock
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+)
+
+// Sentinels to branch on with errors.Is. Each comes inside a *LockError.
+var (
+	// ErrNotAcquired says that somebody else held the lock for the whole wait.
+	// The LockError's TTL is how long that lease still ran when Redis was last
+	// asked.
+	ErrNotAcquired = errors.New("not acquired")
+
+	// ErrLost says that this process may no longer trust the lease: it ran out,
+	// could not be renewed in time, was taken away in Redis, or was forgotten.
+	ErrLost = errors.New("lease lost")
+
+	// ErrNotHeld says that the lease had already been unlocked.
+	ErrNotHeld = errors.New("not held")
+
+	// ErrClosed says that the client was closed.
+	ErrClosed = errors.New("client closed")
+
+	// ErrWrongType says that the lock's key holds something that is not a lock
+	// of this kind. Nothing of it was changed.
+	ErrWrongType = errors.New("key holds another type")
+)
+
+// LockError is around every error of this package that concerns one lock.
+type LockError struct {
+	// Op is what was tried: "lock", "try lock", "unlock", "info" or "lease".
+	Op string
+	// Name is the lock's name as given to NewMutex.
+	Name string
+	// TTL is, with ErrNotAcquired, how long the holder's lease still ran when
+	// it was last seen; 0 when unknown, negative when it has no end.
+	TTL time.Duration
+	// Err is the reason: a sentinel, a context's error, the server's reply or
+	// the network's error.
+	Err error
+}
+
+// Error names the operation, the lock and the reason.
+func (e *LockError) Error() string {
+	if e.TTL > 0 && errors.Is(e.Err, ErrNotAcquired) {
+		return fmt.Sprintf("watchlock: %s %.128q: %v, held for %v more", e.Op, e.Name, e.Err, e.TTL)
+	}
+	return fmt.Sprintf("watchlock: %s %.128q: %v", e.Op, e.Name, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *LockError) Unwrap() error { return e.Err }
+
+// IsUnavailable reports whether err says that Redis could not be asked, or
+// could not answer for now: no connection, no answer in time, or a reply such
+// as LOADING or READONLY. It tells a 503 from the 409 of ErrNotAcquired, of
+// which it is never true, and from what no retry mends, such as NOPERM.
+func IsUnavailable(err error) bool {
+	var u *unavailableError
+	return errors.As(err, &u)
+}
+
+// unavailableError marks an error for IsUnavailable.
+type unavailableError struct{ err error }
+
+func (e *unavailableError) Error() string { return e.err.Error() }
+func (e *unavailableError) Unwrap() error { return e.err }
+
+func unavailable(err error) error {
+	if err == nil || IsUnavailable(err) {
+		return err
+	}
+	return &unavailableError{err}
+}
+
+// noAnswerError says that Redis did not answer in time.
+type noAnswerError struct{ within time.Duration }
+
+func (e *noAnswerError) Error() string {
+	return fmt.Sprintf("no answer from Redis within %v", e.within)
+}
+func (e *noAnswerError) Timeout() bool        { return true }
+func (e *noAnswerError) Is(target error) bool { return target == os.ErrDeadlineExceeded }
+
+// slowError says that a grant came too late to be of use.
+type slowError struct{ trip, lease time.Duration }
+
+func (e *slowError) Error() string {
+	return fmt.Sprintf("the round trip of %v leaves less than half of the lease of %v", e.trip, e.lease)
+}

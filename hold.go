@@ -1,0 +1,359 @@
+package watchlock
+
+import (
+	"context"
+	"time"
+)
+
+// This file is what a gate does for the leases that stand on its burst.
+
+// holdLocked makes one more lease on b. since is when its own time began:
+// trusted is the end of trust that a grant or an extension of its own earned.
+func (b *burst) holdLocked(w want, trusted, since time.Duration, caller uintptr) *Lease {
+	h := &hold{burst: b, watchdog: w.watchdog, caller: caller, since: since}
+	end := never
+	if !w.watchdog {
+		end = trusted
+	}
+	if w.maxHold > 0 {
+		end = min(end, since+w.maxHold)
+	}
+	h.end.Store(int64(end))
+	b.holds = append(b.holds, h)
+	return newLease(h)
+}
+
+// nextLocked is when the watchdog must look at b again: a renewal, the end of
+// trust or the end of a hold.
+func (b *burst) nextLocked() time.Duration {
+	next := time.Duration(b.trusted.Load())
+	if b.renewing == nil {
+		next = min(next, b.due)
+	}
+	for _, h := range b.holds {
+		next = min(next, time.Duration(h.end.Load()))
+	}
+	return next
+}
+
+// check is Lease.Err: it ends what has run out, then answers.
+func (g *gate) check(h *hold) error {
+	now := g.c.clock.now()
+	g.mu.Lock()
+	var endings []ending
+	if h.err == nil && !h.live(now) {
+		endings = h.burst.expireLocked(now)
+	}
+	err := h.err
+	g.mu.Unlock()
+	tellAll(endings)
+	return err
+}
+
+// done is Lease.Done. A caller that only has the channel still works under the
+// lock, so the hold keeps the Lease from then on.
+func (g *gate) done(l *Lease) <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	h := l.hold
+	h.watched.Store(true)
+	if h.done == nil {
+		h.done, h.pin = make(chan struct{}), l
+	}
+	return h.done
+}
+
+// tie makes c end with h. Its own end, by its parent, undoes the tie.
+func (g *gate) tie(h *hold, c *leaseContext) {
+	t := &tie{cancel: c.cancel}
+	untie := func() {
+		g.mu.Lock()
+		delete(h.tied, t)
+		g.mu.Unlock()
+	}
+	// The watch must not hold c, which would keep the Lease reachable.
+	t.drop = context.AfterFunc(c.Context, untie)
+	g.mu.Lock()
+	err := h.err
+	if err == nil {
+		if h.tied == nil {
+			h.tied = make(map[*tie]struct{}, 1)
+		}
+		h.tied[t] = struct{}{}
+	}
+	g.mu.Unlock()
+	switch {
+	case err != nil:
+		t.drop()
+		c.cancel(err)
+	case c.Context.Err() != nil:
+		untie() // it may have ended before it was tied
+	}
+}
+
+// unlock is Lease.Unlock.
+//
+//  1. Under mu the hold is ended first, and with the last hold the burst: from
+//     here on nothing renews it, and no other call can end it.
+//  2. The gate stays closed while the release is on its way, so no attempt of
+//     ours can meet the key we are about to remove.
+//  3. A renewal that was on its way is waited for, so that none arrives after
+//     Unlock returned. It carries the owner, so it could do no harm.
+func (g *gate) unlock(ctx context.Context, h *hold) error {
+	b := h.burst
+	now := g.c.clock.now()
+	g.mu.Lock()
+	endings := b.expireLocked(now)
+	last := false
+	var err error
+	switch {
+	case h.unlocked:
+		err = h.wrap("unlock", ErrNotHeld)
+	case g.c.ended():
+		err = h.wrap("unlock", ErrClosed)
+	case h.lost:
+		h.unlocked = true
+		err = h.wrap("unlock", ErrLost)
+		if b.over {
+			g.c.orphans.add(b.kind, b.owned(), true)
+		}
+	default:
+		h.unlocked = true
+		endings = append(endings, b.closeLocked(h))
+		last = len(b.holds) == 0
+		if last {
+			b.over = true
+			g.held, g.releasing, g.releaseAt = nil, true, now
+			g.tried = g.hints
+		}
+	}
+	next, renewing := b.nextLocked(), b.renewing
+	g.mu.Unlock()
+	tellAll(endings)
+	if !last {
+		if err == nil {
+			g.c.dog.schedule(b, next)
+		}
+		return err
+	}
+	g.c.dog.remove(b)
+	return g.giveUp(ctx, h, renewing)
+}
+
+// giveUp releases a burst in Redis after its last Unlock and opens the gate.
+func (g *gate) giveUp(ctx context.Context, h *hold, renewing chan struct{}) error {
+	deadline := g.c.clock.now() + g.c.cfg.unlockTimeout
+	err := g.releaseBurst(ctx, h.burst, deadline)
+	if renewing != nil {
+		g.c.clock.wait(renewing, deadline)
+	}
+	g.mu.Lock()
+	g.releasing = false
+	if g.queue.Len() > 0 && !g.closed && !g.driving {
+		// The next of ours tries on the message of this release, as those
+		// elsewhere do.
+		g.startLocked(messageGrace)
+	}
+	g.c.release(g)
+	g.mu.Unlock()
+	if err == nil {
+		return nil
+	}
+	return h.wrap("unlock", err)
+}
+
+// releaseBurst removes b's owner from Redis, trying until the deadline. An
+// answer that the lock was not ours is no loss when an earlier try, sent while
+// the lease was trusted, may have been the one that removed it.
+func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duration) error {
+	covered := false
+	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
+		left := max(deadline-g.c.clock.now(), time.Millisecond)
+		res := g.c.runner.do(ctx, b.kind.release([]ownedKey{b.owned()}), left, nil)
+		switch res.fate {
+		case replied:
+			freed, err := readRelease(res.reply, 1)
+			switch {
+			case err != nil:
+				res.fate, res.err = refused, err
+			case freed[0] || covered:
+				return nil
+			default:
+				return ErrLost
+			}
+		case unknown:
+			covered = covered || res.sentAt < time.Duration(b.trusted.Load())
+		}
+		if res.fate == refused || g.c.clock.now()+pause >= deadline {
+			g.c.orphans.add(b.kind, b.owned(), true)
+			return res.err
+		}
+		g.c.clock.wait(nil, g.c.clock.now()+pause)
+	}
+}
+
+// owned is what a script needs to act for the burst.
+func (b *burst) owned() ownedKey { return ownedKey{b.gate.keys, b.owner, b.lease} }
+
+// reenter makes one more lease on the burst of outer, which the caller's context
+// carries. It sends something only when the new lease needs more time than the
+// burst has and gets.
+//
+//  1. Outer is live when the new hold is made, under the same mutex, so the new
+//     hold never starts afresh on a lock that was lost in between.
+//  2. An extension is confirmed before the hold is made. One whose answer is
+//     lost extends no trust; the next carries the same owner and never shortens.
+func (g *gate) reenter(ctx context.Context, outer *hold, w want, caller uintptr, wait time.Duration) (*Lease, error) {
+	b, start := outer.burst, g.c.clock.now()
+	end := start + w.lease - margin(w.lease)
+	for {
+		now := g.c.clock.now()
+		g.mu.Lock()
+		endings := b.expireLocked(now)
+		err := outer.err
+		enough := end <= time.Duration(b.trusted.Load()) || w.watchdog && b.due != never
+		var l *Lease
+		if err == nil && enough {
+			l = b.holdLocked(w, end, start, caller)
+			if w.watchdog && b.due == never {
+				b.due = now + w.lease/3
+			}
+		}
+		next := b.nextLocked()
+		g.mu.Unlock()
+		tellAll(endings)
+		if err != nil {
+			return nil, err
+		}
+		if l != nil {
+			g.c.dog.schedule(b, next)
+			return l, nil
+		}
+		if err := g.extend(ctx, b, w.lease, wait, start); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// extend asks Redis once for a TTL of lease on b. It returns nil when it is
+// worth to look again: trust has moved, or there is still time to try.
+func (g *gate) extend(ctx context.Context, b *burst, lease, wait, start time.Duration) error {
+	k := b.owned()
+	k.lease = lease
+	res := g.c.runner.do(ctx, b.kind.renew([]ownedKey{k}), attemptTimeout, ctx.Done())
+	if res.fate == replied {
+		verdicts, err := readRenew(res.reply, 1)
+		if err != nil {
+			return err
+		}
+		g.judged(b, verdicts[0], res, lease)
+		return nil
+	}
+	left := wait - (g.c.clock.now() - start)
+	if res.fate == refused || wait != forever && left <= 0 {
+		return res.err
+	}
+	pause := retryPause(g.c.clock.now() - start)
+	if wait != forever {
+		pause = min(pause, left)
+	}
+	g.c.clock.wait(ctx.Done(), g.c.clock.now()+pause)
+	return ctxError(ctx)
+}
+
+// judged applies Redis's answer about b, which was asked for at res.sentAt.
+func (g *gate) judged(b *burst, v verdict, res result, lease time.Duration) {
+	now := g.c.clock.now()
+	g.mu.Lock()
+	endings := b.expireLocked(now) // an answer that comes after the end changes nothing
+	if !b.over {
+		switch v {
+		case kept:
+			b.failing = false
+			if lease > 0 {
+				b.raise(res.sentAt + lease - margin(lease))
+			}
+		case notMine:
+			endings = append(endings, b.takenLocked()...)
+		}
+	}
+	g.mu.Unlock()
+	tellAll(endings)
+}
+
+// closeLocked ends a hold by its Unlock.
+func (b *burst) closeLocked(h *hold) ending {
+	b.dropLocked(h)
+	if b.watchTTLLocked(b.gate.c.clock.now(), b.gate.c.cfg.watchdogTimeout) == 0 {
+		b.due = never
+	}
+	return h.endLocked(ErrNotHeld)
+}
+
+// wrap puts the lock's name and the operation around err.
+func (h *hold) wrap(op string, err error) error {
+	return &LockError{Op: op, Name: h.burst.gate.keys.name, Err: err}
+}
+
+// close ends all waiting with ErrClosed and tells the holders, who may still
+// unlock.
+func (g *gate) close() {
+	g.mu.Lock()
+	g.closed = true
+	for e := g.queue.Front(); e != nil; e = g.queue.Front() {
+		g.deliverLocked(e.Value.(*waiter), delivery{err: ErrClosed})
+	}
+	var endings []ending
+	if g.held != nil {
+		for _, h := range g.held.holds {
+			endings = append(endings, h.endLocked(ErrClosed))
+		}
+	}
+	g.mu.Unlock()
+	g.wake()
+	tellAll(endings)
+}
+
+// abandon leaves what is still held to its TTL, and reports whether anything is.
+func (g *gate) abandon() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	b := g.held
+	if b == nil {
+		return false
+	}
+	b.over, g.held = true, nil
+	g.c.dog.remove(b)
+	g.c.release(g)
+	return true
+}
+
+// heldList lists the live leases.
+func (g *gate) heldList() []HeldLock {
+	now := g.c.clock.now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.held == nil {
+		return nil
+	}
+	var list []HeldLock
+	for _, h := range g.held.holds {
+		if h.live(now) {
+			list = append(list, HeldLock{
+				Name: g.keys.name, Kind: g.held.kind.String(), Caller: h.place(),
+				Since: g.c.clock.wall(h.since), ExpiresAt: g.c.clock.wall(h.until()),
+			})
+		}
+	}
+	return list
+}
+
+// holdsOf tells how many leases stand on the owner, if it is the burst's.
+func (g *gate) holdsOf(owner string) (int, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if b := g.held; b != nil && b.owner == owner {
+		return len(b.holds), true
+	}
+	return 0, false
+}

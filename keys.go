@@ -1,0 +1,99 @@
+package watchlock
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// maxNameBytes bounds a lock's name, before and after mapping.
+const maxNameBytes = 32 << 10
+
+// lockKeys are the places in Redis that belong to one lock.
+type lockKeys struct {
+	name    string // as the caller wrote it
+	key     string // the mapped name: the Redis key that is the lock
+	channel string // where releases of that key are published
+	slot    int    // the cluster slot of key and channel
+}
+
+// newLockKeys maps name and derives what belongs to it. A name that is refused
+// comes back with the reason, and the keys must not be used.
+func newLockKeys(name string, mapName func(string) string) (lockKeys, error) {
+	k := lockKeys{name: name}
+	if err := checkName("name", name); err != nil {
+		return k, err
+	}
+	k.key = name
+	if mapName != nil {
+		k.key = mapName(name)
+		if err := checkName("mapped name", k.key); err != nil {
+			return k, err
+		}
+	}
+	if err := checkTag(k.key); err != nil {
+		return k, err
+	}
+	k.channel = prefixed("redisson_lock__channel", k.key)
+	k.slot = keySlot(k.key)
+	return k, nil
+}
+
+func checkName(what, name string) error {
+	switch {
+	case name == "":
+		return errors.New(what + " is empty")
+	case len(name) > maxNameBytes:
+		return fmt.Errorf("%s has %d bytes, more than %d", what, len(name), maxNameBytes)
+	}
+	return nil
+}
+
+// checkTag refuses a key whose channel could land in another cluster slot, or
+// whose slot Redisson and Redis compute differently: Redisson looks for the
+// first brace of each kind, Redis for the first "}" after the first "{".
+func checkTag(key string) error {
+	open, shut := strings.IndexByte(key, '{'), strings.IndexByte(key, '}')
+	switch {
+	case open < 0 && shut < 0:
+		return nil
+	case open < 0 || shut < 0:
+		return fmt.Errorf("mapped name %.64q has a brace without its partner", key)
+	case shut < open:
+		return fmt.Errorf("mapped name %.64q has a \"}\" before its first \"{\"", key)
+	case shut == open+1:
+		return fmt.Errorf("mapped name %.64q has an empty hash tag", key)
+	}
+	return nil
+}
+
+// prefixed is Redisson's prefix rule (RedissonObject.prefixName, 4.7.0): a key
+// that has no hash tag of its own becomes the tag.
+func prefixed(prefix, key string) string {
+	if strings.Contains(key, "{") {
+		return prefix + ":" + key
+	}
+	return prefix + ":{" + key + "}"
+}
+
+// keySlot is the cluster slot of key: CRC16 (XMODEM) of its hash tag, or of all
+// of it, modulo 16384 (Redis Cluster specification, "Hash tags").
+func keySlot(key string) int {
+	if open := strings.IndexByte(key, '{'); open >= 0 {
+		if n := strings.IndexByte(key[open+1:], '}'); n > 0 {
+			key = key[open+1 : open+1+n]
+		}
+	}
+	var crc uint16
+	for i := range len(key) {
+		crc ^= uint16(key[i]) << 8
+		for range 8 {
+			if crc&0x8000 != 0 {
+				crc = crc<<1 ^ 0x1021
+			} else {
+				crc <<= 1
+			}
+		}
+	}
+	return int(crc % 16384)
+}

@@ -1,0 +1,217 @@
+package watchlock
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Defaults and bounds of the options.
+const (
+	defaultWatchdogTimeout = 30 * time.Second // Redisson's lockWatchdogTimeout
+	defaultUnlockTimeout   = 2 * time.Second
+	defaultMaxPollInterval = 5 * time.Second
+
+	minWatchdogTimeout = 300 * time.Millisecond
+	minLeaseTime       = 10 * time.Millisecond
+	minTimeout         = 10 * time.Millisecond
+	minWait            = time.Microsecond
+	maxDuration        = 100 * 365 * 24 * time.Hour
+)
+
+// Option configures a Client. A bad one makes New fail.
+type Option interface{ apply(*config) error }
+
+// LockOption configures the leases of one Mutex or of one Lock. A bad one makes
+// the first call that uses it fail.
+type LockOption interface{ applyLock(*lockConfig) error }
+
+type (
+	option     func(*config) error
+	lockOption func(*lockConfig) error
+)
+
+func (o option) apply(c *config) error             { return o(c) }
+func (o lockOption) applyLock(c *lockConfig) error { return o(c) }
+
+// config is what the options of a client amount to.
+type config struct {
+	watchdogTimeout time.Duration
+	unlockTimeout   time.Duration
+	maxPollInterval time.Duration
+	mapName         func(string) string
+	log             *zap.Logger
+	lockDefaults    []LockOption
+}
+
+func newConfig(opts []Option) (config, error) {
+	c := config{
+		watchdogTimeout: defaultWatchdogTimeout,
+		unlockTimeout:   defaultUnlockTimeout,
+		maxPollInterval: defaultMaxPollInterval,
+		log:             zap.NewNop(),
+	}
+	for _, o := range opts {
+		if o == nil {
+			panic("watchlock: nil Option")
+		}
+		if err := o.apply(&c); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// lockConfig is what the options of a lock amount to.
+type lockConfig struct {
+	lease   time.Duration // 0: the watchdog renews
+	maxHold time.Duration // 0: no bound
+}
+
+// with returns c changed by opts and checked as a whole.
+func (c lockConfig) with(opts []LockOption, watchdogTimeout time.Duration) (lockConfig, error) {
+	for _, o := range opts {
+		if o == nil {
+			panic("watchlock: nil LockOption")
+		}
+		if err := o.applyLock(&c); err != nil {
+			return c, err
+		}
+	}
+	ttl := c.lease
+	if ttl == 0 {
+		ttl = watchdogTimeout
+	}
+	if c.maxHold != 0 && c.maxHold < ttl {
+		return c, fmt.Errorf("max hold %v is below the lease time %v", c.maxHold, ttl)
+	}
+	return c, nil
+}
+
+// checkDuration refuses what Redis cannot keep exactly, or what is out of bounds.
+func checkDuration(what string, d, least time.Duration) error {
+	switch {
+	case d < least:
+		return fmt.Errorf("%s %v is below %v", what, d, least)
+	case d > maxDuration:
+		return fmt.Errorf("%s %v is above %v", what, d, maxDuration)
+	case d%time.Millisecond != 0:
+		return fmt.Errorf("%s %v is not a whole number of milliseconds", what, d)
+	}
+	return nil
+}
+
+// checkWait refuses a wait that is most likely a number without its unit.
+func checkWait(wait time.Duration) error {
+	if wait > 0 && wait < minWait {
+		return fmt.Errorf("wait %v is below %v: missing unit?", wait, minWait)
+	}
+	return nil
+}
+
+// WithLeaseTime makes a lease end after d by itself: it is not renewed, and a
+// job that takes longer loses the lock. d is in whole milliseconds, at least
+// 10 ms. As Redisson's leaseTime.
+func WithLeaseTime(d time.Duration) LockOption {
+	return lockOption(func(c *lockConfig) error {
+		c.lease = d
+		return checkDuration("lease time", d, minLeaseTime)
+	})
+}
+
+// WithWatchdog makes the client renew a lease for as long as it is held. It is
+// the default, and undoes a WithLeaseTime given before it.
+func WithWatchdog() LockOption {
+	return lockOption(func(c *lockConfig) error {
+		c.lease = 0
+		return nil
+	})
+}
+
+// WithMaxHold ends a lease with ErrLost once it has been held for d, so that a
+// holder that hangs cannot keep a renewed lock for ever. d is in whole
+// milliseconds and at least the lease time, or the watchdog timeout of a lease
+// that is renewed. The default is no bound.
+func WithMaxHold(d time.Duration) LockOption {
+	return lockOption(func(c *lockConfig) error {
+		c.maxHold = d
+		return checkDuration("max hold", d, minLeaseTime)
+	})
+}
+
+// WithLockDefaults sets options for all locks of a client. Those given to
+// NewMutex come after them, those given to Lock last.
+func WithLockDefaults(opts ...LockOption) Option {
+	return option(func(c *config) error {
+		c.lockDefaults = append(c.lockDefaults, opts...)
+		return nil
+	})
+}
+
+// WithWatchdogTimeout sets the TTL of leases that the watchdog renews, each
+// third of it. d is in whole milliseconds, at least 300 ms; 30 s by default, as
+// Redisson's lockWatchdogTimeout. Clients that share locks may differ in it.
+func WithWatchdogTimeout(d time.Duration) Option {
+	return option(func(c *config) error {
+		c.watchdogTimeout = d
+		return checkDuration("watchdog timeout", d, minWatchdogTimeout)
+	})
+}
+
+// WithUnlockTimeout bounds how long Unlock tries to reach Redis, and how long
+// Close waits for holders. At least 10 ms; 2 s by default.
+func WithUnlockTimeout(d time.Duration) Option {
+	return option(func(c *config) error {
+		c.unlockTimeout = d
+		return checkDuration("unlock timeout", d, minTimeout)
+	})
+}
+
+// WithMaxPollInterval bounds how long a waiter sleeps without a message before
+// it asks Redis again. It starts at 250 ms, or d if that is less, and grows with
+// the time already waited. At least 10 ms; 5 s by default.
+func WithMaxPollInterval(d time.Duration) Option {
+	return option(func(c *config) error {
+		c.maxPollInterval = d
+		return checkDuration("max poll interval", d, minTimeout)
+	})
+}
+
+// WithKeyPrefix puts prefix before every lock's name in Redis. It must not be
+// given together with WithNameMapper.
+func WithKeyPrefix(prefix string) Option {
+	return withMapper(func(name string) string { return prefix + name })
+}
+
+// WithNameMapper turns a lock's name into its key in Redis, as Redisson's
+// NameMapper does. m must be a pure function, safe for concurrent use.
+func WithNameMapper(m func(name string) string) Option {
+	if m == nil {
+		panic("watchlock: nil name mapper")
+	}
+	return withMapper(m)
+}
+
+func withMapper(m func(string) string) Option {
+	return option(func(c *config) error {
+		if c.mapName != nil {
+			return errors.New("more than one key prefix or name mapper")
+		}
+		c.mapName = m
+		return nil
+	})
+}
+
+// WithLogger makes the client report transitions: a lost or forgotten lease, a
+// lost connection, a subscription that is refused. The default is silence.
+func WithLogger(log *zap.Logger) Option {
+	if log == nil {
+		panic("watchlock: nil logger")
+	}
+	return option(func(c *config) error {
+		c.log = log
+		return nil
+	})
+}

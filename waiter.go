@@ -1,0 +1,230 @@
+package watchlock
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"time"
+)
+
+// waiter is one call of Lock or TryLock in the queue.
+type waiter struct {
+	// immutable
+	ctx    context.Context // for its values
+	op     string
+	want   want
+	once   bool // one attempt is all it wants
+	caller uintptr
+	since  time.Duration
+	ready  chan delivery // one slot; at most one delivery
+
+	// guarded by gate.mu
+	elem *list.Element // nil when it is not in the queue
+	from int           // the first attempt whose answer is for it too
+	met  bool          // found the lock held by this client
+	slow int           // grants that came too late for it
+}
+
+// delivery ends a wait.
+type delivery struct {
+	lease *Lease
+	err   error
+}
+
+// join queues w, or answers it on the spot.
+func (g *gate) join(w *waiter, ends bool) (delivery, bool) {
+	now := g.c.clock.now()
+	g.mu.Lock()
+	endings := g.expireLocked(now)
+	defer tellAll(endings)
+	defer g.mu.Unlock()
+	switch {
+	case g.closed:
+		return delivery{err: ErrClosed}, true
+	case g.held != nil && w.once:
+		return delivery{err: g.busyLocked(w, now)}, true
+	}
+	w.elem = g.queue.PushBack(w)
+	w.met = g.held != nil
+	w.from = g.attempt.n + 1
+	if w.once {
+		// "Held" from an attempt that started before this call would be stale.
+		g.once = append(g.once, w)
+	} else if g.attempt.flying {
+		w.from = g.attempt.n
+	}
+	if (ends || w.once) && g.held == nil && !g.releasing {
+		// It may have to answer "busy", which only Redis can say.
+		g.want = max(g.want, w.from)
+	}
+	if g.held != nil {
+		g.warnSelfLocked(w)
+		g.subscribeLocked()
+		return delivery{}, false
+	}
+	g.driveLocked()
+	return delivery{}, false
+}
+
+// warnSelfLocked tells once that a wait is behind this very client.
+func (g *gate) warnSelfLocked(w *waiter) {
+	g.c.warnOnce(&g.c.warnedSelf, "waiting for a lock that this client holds; "+
+		"to re-enter instead, lock with the context from Lease.Context", g.keys.name)
+}
+
+// leave ends a wait from outside: by its own timer or context. It returns what
+// was delivered meanwhile, or why nothing was.
+func (g *gate) leave(w *waiter) (delivery, error) {
+	now := g.c.clock.now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	select {
+	case d := <-w.ready:
+		return d, nil
+	default:
+	}
+	err := g.whyLocked(w, now)
+	g.removeLocked(w)
+	// The wake-up it may have had goes to whoever is first now.
+	g.wake()
+	return delivery{}, err
+}
+
+// whyLocked is the reason that a wait ended without the lock, from what is
+// known at now: a truth about the lock only if Redis, or this client as the
+// holder, said so.
+func (g *gate) whyLocked(w *waiter, now time.Duration) error {
+	a := g.attempt
+	switch {
+	case g.held != nil:
+		return g.busyLocked(w, now)
+	case a.flying && a.n >= w.from && now-a.sentAt >= attemptTimeout:
+		return unavailable(&noAnswerError{now - a.sentAt})
+	case g.releasing && now-g.releaseAt >= attemptTimeout:
+		return unavailable(&noAnswerError{now - g.releaseAt})
+	case g.last.n >= w.from && g.last.err != nil:
+		return g.last.err
+	case g.last.n >= w.from:
+		return g.busyLocked(w, now)
+	case w.met:
+		return &LockError{Op: w.op, Name: g.keys.name, Err: ErrNotAcquired}
+	}
+	return unavailable(&noAnswerError{now - w.since})
+}
+
+// busyLocked is ErrNotAcquired with what is known of the holder's lease.
+func (g *gate) busyLocked(w *waiter, now time.Duration) error {
+	err := &LockError{Op: w.op, Name: g.keys.name, Err: ErrNotAcquired}
+	switch {
+	case g.held != nil:
+		err.TTL = time.Duration(g.held.trusted.Load()) - now
+	case g.last.ttl < 0:
+		err.TTL = g.last.ttl
+	case g.last.err == nil:
+		err.TTL = max(0, g.last.ttl-(now-g.last.at))
+	}
+	return err
+}
+
+// removeLocked takes w out of the queue, if it is in it.
+func (g *gate) removeLocked(w *waiter) {
+	if w.elem == nil {
+		return
+	}
+	g.queue.Remove(w.elem)
+	w.elem = nil
+	if w.once {
+		for i, o := range g.once {
+			if o == w {
+				g.once = append(g.once[:i], g.once[i+1:]...)
+				break
+			}
+		}
+	}
+	if g.queue.Len() == 0 && !g.driving {
+		g.unsubscribeLocked()
+	}
+}
+
+// deliverLocked ends w's wait.
+func (g *gate) deliverLocked(w *waiter, d delivery) {
+	g.removeLocked(w)
+	w.ready <- d
+}
+
+// answerOnceLocked ends the waits that asked for one answer and have it now.
+func (g *gate) answerOnceLocked(n int, err func(*waiter) error) {
+	for i := 0; i < len(g.once); {
+		if w := g.once[i]; w.from <= n {
+			g.deliverLocked(w, delivery{err: err(w)})
+			continue
+		}
+		i++
+	}
+}
+
+// lock waits in the queue for a lease. A grant whose trust is gone before it
+// reaches the caller is no grant.
+func (g *gate) lock(ctx context.Context, op string, wait time.Duration, want want, caller uintptr) (*Lease, error) {
+	start, left := g.c.clock.now(), wait
+	for tries := 1; ; tries++ {
+		w := &waiter{
+			ctx: context.WithoutCancel(ctx), op: op, want: want, once: left <= 0,
+			caller: caller, since: start, ready: make(chan delivery, 1),
+		}
+		d, err := g.wait(ctx, w, left)
+		if err != nil {
+			return nil, err
+		}
+		if d.err != nil || g.check(d.lease.hold) == nil {
+			return d.lease, d.err
+		}
+		_ = d.lease.Unlock(ctx)
+		if tries >= slowGrants || wait <= 0 {
+			return nil, unavailable(&slowError{g.c.clock.now() - start, want.lease})
+		}
+		if wait != forever {
+			left = wait - (g.c.clock.now() - start)
+		}
+	}
+}
+
+// wait queues w and returns when something is delivered, the wait is over or
+// ctx ends.
+func (g *gate) wait(ctx context.Context, w *waiter, limit time.Duration) (delivery, error) {
+	_, ends := ctx.Deadline()
+	if d, answered := g.join(w, ends || limit != forever); answered {
+		return d, nil
+	}
+	if w.once {
+		limit = attemptTimeout
+	}
+	var over <-chan time.Time
+	if limit != forever {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case d := <-w.ready:
+		return d, nil
+	case <-over:
+		return g.leave(w)
+	case <-ctx.Done():
+	}
+	d, why := g.leave(w)
+	if d.lease != nil {
+		// Granted after the caller had gone: pretend it was not.
+		g.c.spawn(func() { _ = d.lease.Unlock(w.ctx) })
+	}
+	err := ctxError(ctx)
+	var busy *LockError
+	switch {
+	case why == nil || !errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return delivery{}, err
+	case errors.As(why, &busy):
+		busy.Err = errors.Join(busy.Err, err)
+		return delivery{}, busy
+	}
+	return delivery{}, errors.Join(why, err)
+}

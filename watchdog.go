@@ -1,0 +1,348 @@
+package watchlock
+
+import (
+	"container/heap"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// watchdog renews the bursts of one client and ends what runs out, on one
+// goroutine that lives from the first hold until some time after the last.
+// Bursts are due by deadline, so that delays do not add up, and renewed in
+// batches, each on its own, so that one that fails or is slow delays no other.
+type watchdog struct {
+	c    *Client
+	poke chan struct{} // one slot: the earliest due time has changed
+
+	mu sync.Mutex
+	// guarded by mu
+	heap    bursts
+	running bool
+	lane    bool          // a burst to be renewed was added
+	emptyAt time.Duration // since when nothing is held
+}
+
+// entry is a burst's place in the watchdog's heap.
+type entry struct {
+	at    time.Duration
+	index int // in the heap plus 1; 0 when it is not in it
+	known bool
+}
+
+func newWatchdog(c *Client) *watchdog {
+	return &watchdog{c: c, poke: make(chan struct{}, 1)}
+}
+
+// interval is between two renewals of a burst.
+func (d *watchdog) interval() time.Duration { return d.c.cfg.watchdogTimeout / 3 }
+
+// early is how long before its time a burst is renewed along with others, and
+// how soon after a failure again.
+func (d *watchdog) early() time.Duration { return d.c.cfg.watchdogTimeout / 30 }
+
+// linger is how long the goroutine and the lane outlive the last hold.
+func (d *watchdog) linger() time.Duration { return d.interval() }
+
+// add watches b from now on.
+func (d *watchdog) add(b *burst, at time.Duration, renew bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lane = d.lane || renew
+	b.entry = entry{at: at, known: true}
+	heap.Push(&d.heap, b)
+	if !d.running {
+		d.running = d.c.spawn(d.run)
+		return
+	}
+	if d.heap[0] == b {
+		d.wake()
+	}
+}
+
+// remove forgets b.
+func (d *watchdog) remove(b *burst) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b.entry.known = false
+	if i := b.entry.index; i > 0 {
+		heap.Remove(&d.heap, i-1)
+	}
+}
+
+// schedule makes b due at the instant at, unless it was removed.
+func (d *watchdog) schedule(b *burst, at time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !b.entry.known {
+		return
+	}
+	b.entry.at = at
+	if i := b.entry.index; i > 0 {
+		heap.Fix(&d.heap, i-1)
+	} else {
+		heap.Push(&d.heap, b)
+	}
+	if d.heap[0] == b {
+		d.wake()
+	}
+}
+
+// verify has Redis asked about b at once.
+func (d *watchdog) verify(b *burst) {
+	b.gate.mu.Lock()
+	b.verify = true
+	b.gate.mu.Unlock()
+	d.schedule(b, d.c.clock.now())
+}
+
+// verifyAll has Redis asked about everything that is held: after an outage it
+// may have lost it.
+func (d *watchdog) verifyAll() {
+	for _, g := range d.c.allGates() {
+		g.mu.Lock()
+		b := g.held
+		g.mu.Unlock()
+		if b != nil {
+			d.verify(b)
+		}
+	}
+}
+
+func (d *watchdog) wake() {
+	select {
+	case d.poke <- struct{}{}:
+	default:
+	}
+}
+
+// run is the watchdog's goroutine.
+func (d *watchdog) run() {
+	warm := false
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		now := d.c.clock.now()
+		due, next, idle := d.take(now)
+		if idle {
+			d.c.runner.closeLane(false)
+			if d.stop() {
+				return
+			}
+			warm = false
+			continue
+		}
+		for _, batch := range inBatches(d.round(due, now), renewal.batch) {
+			d.send(batch)
+		}
+		if !warm && d.laneWanted() {
+			warm = true
+			d.c.spawn(func() { d.c.runner.warmLane(d.c.root) })
+		}
+		if len(due) > 0 {
+			continue // some of them may be due again
+		}
+		timer.Reset(next - d.c.clock.now())
+		select {
+		case <-timer.C:
+		case <-d.poke:
+		case <-d.c.stopping:
+			return
+		}
+	}
+}
+
+// take removes what is due, or nearly so, from the heap. next is when to come
+// back; idle says that nothing has been held for so long that the goroutine and
+// the lane can go.
+func (d *watchdog) take(now time.Duration) (due []*burst, next time.Duration, idle bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.heap) > 0 && d.heap[0].entry.at <= now {
+		for len(d.heap) > 0 && d.heap[0].entry.at <= now+d.early() {
+			due = append(due, heap.Pop(&d.heap).(*burst))
+		}
+		return due, now, false
+	}
+	if len(d.heap) > 0 {
+		d.emptyAt = 0
+		return nil, d.heap[0].entry.at, false
+	}
+	if d.emptyAt == 0 {
+		d.emptyAt = now
+	}
+	return nil, d.emptyAt + d.linger(), now >= d.emptyAt+d.linger()
+}
+
+// stop ends the goroutine unless something was added.
+func (d *watchdog) stop() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.emptyAt = 0
+	if len(d.heap) > 0 {
+		return false
+	}
+	d.running, d.lane = false, false
+	return true
+}
+
+// renewal is one burst of a round.
+type renewal struct {
+	b     *burst
+	owned ownedKey
+	key   batchKey
+}
+
+func (r renewal) batch() batchKey { return r.key }
+
+// round looks at each burst that is due: it ends what has run out, returns what
+// is to be renewed or verified, and schedules the rest.
+func (d *watchdog) round(due []*burst, now time.Duration) (renewals []renewal) {
+	for _, b := range due {
+		r, next, renew := d.look(b, now)
+		if renew {
+			renewals = append(renewals, r)
+		}
+		d.schedule(b, next)
+	}
+	return renewals
+}
+
+// look decides about one burst at now. It marks a renewal as on its way, which
+// Unlock then waits for.
+func (d *watchdog) look(b *burst, now time.Duration) (r renewal, next time.Duration, renew bool) {
+	g := b.gate
+	g.mu.Lock()
+	endings := b.expireLocked(now)
+	defer tellAll(endings)
+	defer g.mu.Unlock()
+	if b.over {
+		return r, never, false
+	}
+	d.warnUnwatchedLocked(b, now)
+	owned := b.owned()
+	owned.lease = b.watchTTLLocked(now, d.c.cfg.watchdogTimeout)
+	if owned.lease == 0 {
+		b.due = never
+	}
+	if b.renewing == nil && (b.verify || b.due <= now+d.early()) {
+		b.verify = false
+		b.renewing = make(chan struct{})
+		for b.due <= now+d.early() {
+			b.due += d.interval()
+		}
+		r = renewal{b, owned, d.c.batchOf(b.kind, g.keys, b.alone)}
+		renew = true
+	}
+	return r, b.nextLocked(), renew
+}
+
+// warnUnwatchedLocked tells of a holder that could not have learned of a loss.
+func (d *watchdog) warnUnwatchedLocked(b *burst, now time.Duration) {
+	for _, h := range b.holds {
+		if h.watchdog && !h.warned && !h.watched.Load() && now-h.since >= d.c.cfg.watchdogTimeout-d.early() {
+			h.warned = true
+			d.c.cfg.log.Warn("a lease is renewed, but nobody has asked for its Context, Done or Err: "+
+				"its holder would not learn of a loss",
+				zap.String("lock", b.gate.keys.name), zap.String("taken at", h.place()))
+		}
+	}
+}
+
+// laneWanted reports whether a burst has come that is to be renewed.
+func (d *watchdog) laneWanted() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lane
+}
+
+// send renews one batch without waiting for it.
+func (d *watchdog) send(batch []renewal) {
+	if !d.c.spawn(func() { d.renew(batch) }) {
+		for _, r := range batch {
+			d.settle(r, unseen, result{fate: unknown, err: ErrClosed}, false)
+		}
+	}
+}
+
+// renew asks Redis about one batch and applies the answer to each burst.
+func (d *watchdog) renew(batch []renewal) {
+	owned := make([]ownedKey, len(batch))
+	for i, r := range batch {
+		owned[i] = r.owned
+	}
+	timeout := min(attemptTimeout, d.c.cfg.watchdogTimeout/6)
+	res := d.c.runner.renew(d.c.root, batch[0].b.kind.renew(owned), timeout)
+	var verdicts []verdict
+	if res.fate == replied {
+		verdicts, res.err = readRenew(res.reply, len(batch))
+	}
+	for i, r := range batch {
+		v := unseen
+		if verdicts != nil {
+			v = verdicts[i]
+		}
+		d.settle(r, v, res, len(batch) > 1)
+	}
+}
+
+// settle applies the verdict on one burst and schedules what comes next. A
+// failure is tried again soon, alone if the server refused the whole batch.
+func (d *watchdog) settle(r renewal, v verdict, res result, company bool) {
+	b, g := r.b, r.b.gate
+	if v != unseen {
+		g.judged(b, v, res, r.owned.lease)
+	}
+	g.mu.Lock()
+	if b.renewing != nil {
+		close(b.renewing)
+		b.renewing = nil
+	}
+	if v == unseen && !b.over {
+		now := d.c.clock.now()
+		b.alone = b.alone || company && res.fate == refused
+		if r.owned.lease > 0 {
+			b.due = min(b.due, now+d.early())
+		} else {
+			b.verify = true
+		}
+		if !b.failing {
+			b.failing = true
+			d.c.cfg.log.Warn("renewal failed, trying again", zap.String("lock", g.keys.name), zap.Error(res.err))
+		}
+	}
+	next := b.nextLocked()
+	if b.verify {
+		next = min(next, d.c.clock.now()+d.early())
+	}
+	g.mu.Unlock()
+	d.schedule(b, next)
+}
+
+// bursts is a heap by due time.
+type bursts []*burst
+
+func (h bursts) Len() int           { return len(h) }
+func (h bursts) Less(i, j int) bool { return h[i].entry.at < h[j].entry.at }
+func (h bursts) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].entry.index, h[j].entry.index = i+1, j+1
+}
+
+// Push is heap.Interface's.
+func (h *bursts) Push(x any) {
+	b := x.(*burst)
+	b.entry.index = len(*h) + 1
+	*h = append(*h, b)
+}
+
+// Pop is heap.Interface's.
+func (h *bursts) Pop() any {
+	old := *h
+	b := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	b.entry.index = 0
+	return b
+}
