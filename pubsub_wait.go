@@ -110,9 +110,15 @@ type connection struct {
 	ctx    context.Context // ends with the connection
 	cancel context.CancelFunc
 	since  time.Duration
-	pinged time.Duration // when the ping that is not answered yet left; 0 none
-	failed chan error    // one slot; the reader's last word
-	heard  atomic.Int64  // when something last came in; 0 before the first subscription
+	failed chan error // one slot; the reader's last word
+
+	// owned by run
+	reading bool          // something was subscribed, and listen runs
+	asked   bool          // a ping is not answered yet
+	pinged  time.Duration // when it left
+
+	// atomic
+	heard atomic.Int64 // when something last came in
 }
 
 // run owns the connection.
@@ -216,7 +222,7 @@ func (s *subscriber) tend(cn *connection) (time.Duration, error) {
 		}
 	}
 	if !waiting {
-		cn.pinged = 0
+		cn.asked = false
 		return topicLinger, nil
 	}
 	return s.ping(cn)
@@ -252,7 +258,8 @@ func (s *subscriber) subscribe(cn *connection, channel string) error {
 	if err := cn.ps.Subscribe(dial, channel); err != nil {
 		return err
 	}
-	if cn.heard.Load() == 0 {
+	if !cn.reading {
+		cn.reading = true
 		cn.heard.Store(int64(s.c.clock.now()))
 		if !s.c.spawn(func() { s.listen(cn) }) {
 			return ErrClosed
@@ -264,22 +271,19 @@ func (s *subscriber) subscribe(cn *connection, channel string) error {
 // ping asks for a sign of life each pingPace. The connection is given up when
 // nothing at all was heard for pingAnswer after it.
 func (s *subscriber) ping(cn *connection) (time.Duration, error) {
+	if !cn.reading {
+		return pingPace, nil
+	}
 	now, heard := s.c.clock.now(), time.Duration(cn.heard.Load())
-	if heard == 0 {
-		return pingPace, nil // nothing subscribed yet
-	}
-	if cn.pinged > 0 && heard >= cn.pinged {
-		cn.pinged = 0
-	}
 	switch {
-	case cn.pinged > 0 && now-cn.pinged >= pingAnswer:
+	case cn.asked && heard < cn.pinged && now-cn.pinged >= pingAnswer:
 		return 0, &noAnswerError{pingAnswer}
-	case cn.pinged > 0:
+	case cn.asked && heard < cn.pinged:
 		return cn.pinged + pingAnswer - now, nil
 	case now-heard < pingPace:
 		return heard + pingPace - now, nil
 	}
-	cn.pinged = now
+	cn.asked, cn.pinged = true, now
 	return pingAnswer, cn.ps.Ping(cn.ctx)
 }
 
