@@ -96,10 +96,16 @@ func readAcquire(reply any) (granted bool, ttl time.Duration, err error) {
 	if r[0] == 1 {
 		return true, 0, nil
 	}
-	if len(r) < 2 {
+	if r[0] != 0 || len(r) < 2 {
 		return false, 0, badReply(reply)
 	}
-	return false, time.Duration(r[1]) * time.Millisecond, nil
+	return false, pttl(r[1]), nil
+}
+
+// pttl is a PTTL as a duration: negative without an end, and no more than the
+// longest lease, since others may have set one that no duration can hold.
+func pttl(ms int64) time.Duration {
+	return time.Duration(min(max(ms, -1), maxDuration.Milliseconds())) * time.Millisecond
 }
 
 func renewHash(ks []ownedKey) call {
@@ -137,7 +143,9 @@ func readRenew(reply any, n int) ([]verdict, error) {
 	}
 	verdicts := make([]verdict, n)
 	for i := range verdicts {
-		verdicts[i] = verdict(r[i])
+		if verdicts[i] = verdict(r[i]); verdicts[i] < unseen || verdicts[i] > kept {
+			return nil, badReply(reply)
+		}
 	}
 	return verdicts, nil
 }
@@ -150,7 +158,9 @@ func readRelease(reply any, n int) ([]bool, error) {
 	}
 	freed := make([]bool, n)
 	for i := range freed {
-		freed[i] = r[2*i] == 1
+		if freed[i] = r[2*i] == 1; !freed[i] && r[2*i] != 0 {
+			return nil, badReply(reply)
+		}
 	}
 	return freed, nil
 }
@@ -175,7 +185,7 @@ func readInfo(reply any) (LockInfo, error) {
 	if fields == 0 {
 		return LockInfo{}, nil
 	}
-	info := LockInfo{Held: true, Owner: owner, TTL: time.Duration(ttl) * time.Millisecond}
+	info := LockInfo{Held: true, Owner: owner, TTL: pttl(ttl)}
 	// Somebody else's field may hold anything; a number that is none counts 0.
 	_, _ = fmt.Sscanf(holds, "%d", &info.Holds)
 	return info, nil

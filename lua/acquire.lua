@@ -14,5 +14,5 @@ if redis.call('HLEN', KEYS[1]) > 0 then
   return {0, redis.call('PTTL', KEYS[1])}
 end
 redis.call('HSET', KEYS[1], ARGV[2], '1')
-redis.call('PEXPIRE', KEYS[1], ARGV[1])
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', lease))
 return {1}
