@@ -211,7 +211,10 @@ func (g *gate) reenter(ctx context.Context, outer *hold, w want, caller uintptr,
 		g.mu.Lock()
 		endings := b.expireLocked(now)
 		err := outer.err
-		enough := end <= time.Duration(b.trusted.Load()) || w.watchdog && b.due != never
+		// Near the end of a max hold a renewal sets a short TTL, which may end
+		// before the next is due.
+		trusted := time.Duration(b.trusted.Load())
+		enough := end <= trusted || w.watchdog && b.due < trusted-g.c.dog.early()
 		var l *Lease
 		if err == nil && enough {
 			l = b.holdLocked(w, end, start, caller)
@@ -240,7 +243,12 @@ func (g *gate) reenter(ctx context.Context, outer *hold, w want, caller uintptr,
 func (g *gate) extend(ctx context.Context, b *burst, lease, wait, start time.Duration) error {
 	k := b.owned()
 	k.lease = lease
-	res := g.c.runner.do(ctx, b.kind.renew([]ownedKey{k}), attemptTimeout, ctx.Done())
+	left := wait - (g.c.clock.now() - start)
+	timeout := attemptTimeout
+	if wait > 0 {
+		timeout = min(timeout, max(left, time.Millisecond))
+	}
+	res := g.c.runner.do(ctx, b.kind.renew([]ownedKey{k}), timeout, ctx.Done())
 	if res.fate == replied {
 		verdicts, err := readRenew(res.reply, 1)
 		if err != nil {
@@ -249,7 +257,7 @@ func (g *gate) extend(ctx context.Context, b *burst, lease, wait, start time.Dur
 		g.judged(b, verdicts[0], res, lease)
 		return nil
 	}
-	left := wait - (g.c.clock.now() - start)
+	left = wait - (g.c.clock.now() - start)
 	if res.fate == refused || wait != forever && left <= 0 {
 		return res.err
 	}
