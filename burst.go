@@ -32,10 +32,10 @@ type burst struct {
 	holds    []*hold       // the live ones
 	over     bool          // unlocked, lost, or left at Close
 	due      time.Duration // of the next renewal; never when nobody wants one
-	verify   bool          // ask Redis whether the owner still stands
+	verifyAt time.Duration // when to ask Redis whether the owner still stands; never: no need
 	alone    bool          // renew in a script of its own: company failed
 	failing  bool          // the newest renewal failed
-	verified time.Duration // when verify was last asked for
+	verified time.Duration // when that was last asked
 	renewing chan struct{} // closed when the renewal in flight is answered or given up
 
 	entry entry // guarded by watchdog.mu

@@ -97,20 +97,21 @@ func (g *gate) wake() {
 
 // hint says that the lock may have become free: a message, a confirmed
 // subscription or a new connection. While we believe we hold, a message means
-// that somebody released or forced it, so Redis is asked at once.
+// that somebody released or forced it, so Redis is asked: at once, or when the
+// last such question is verifyGap ago.
 func (g *gate) hint(message bool) {
 	now := g.c.clock.now()
 	g.mu.Lock()
 	g.hints++
 	b := g.held
-	ask := message && b != nil && now-b.verified >= verifyGap
-	if ask {
-		b.verified = now
+	next := never
+	if message && b != nil {
+		next = b.verifyLocked(max(now, b.verified+verifyGap))
 	}
 	g.mu.Unlock()
 	g.wake()
-	if ask {
-		g.c.dog.verify(b)
+	if next != never {
+		g.c.dog.schedule(b, next)
 	}
 }
 
@@ -308,7 +309,7 @@ func (g *gate) grantedLocked(w *waiter, a attempt, res result, now time.Duration
 		}
 		return 0, true
 	}
-	b := &burst{gate: g, kind: a.want.kind, owner: a.owner, lease: a.want.lease, due: never, verified: now - verifyGap}
+	b := &burst{gate: g, kind: a.want.kind, owner: a.owner, lease: a.want.lease, due: never, verifyAt: never, verified: now - verifyGap}
 	b.raise(trusted)
 	g.held = b
 	g.c.retain(g)

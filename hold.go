@@ -28,12 +28,19 @@ func (b *burst) holdLocked(w want, trusted, since time.Duration, caller uintptr)
 func (b *burst) nextLocked() time.Duration {
 	next := time.Duration(b.trusted.Load())
 	if b.renewing == nil {
-		next = min(next, b.due)
+		next = min(next, b.due, b.verifyAt)
 	}
 	for _, h := range b.holds {
 		next = min(next, time.Duration(h.end.Load()))
 	}
 	return next
+}
+
+// verifyLocked has Redis asked about b at the instant at, or earlier if that is
+// planned, and returns when the watchdog must look.
+func (b *burst) verifyLocked(at time.Duration) time.Duration {
+	b.verifyAt = min(b.verifyAt, at)
+	return b.nextLocked()
 }
 
 // check is Lease.Err: it ends what has run out, then answers.

@@ -89,23 +89,18 @@ func (d *watchdog) schedule(b *burst, at time.Duration) {
 	}
 }
 
-// verify has Redis asked about b at once.
-func (d *watchdog) verify(b *burst) {
-	b.gate.mu.Lock()
-	b.verify = true
-	b.gate.mu.Unlock()
-	d.schedule(b, d.c.clock.now())
-}
-
 // verifyAll has Redis asked about everything that is held: after an outage it
 // may have lost it.
 func (d *watchdog) verifyAll() {
 	for _, g := range d.c.allGates() {
 		g.mu.Lock()
-		b := g.held
+		b, next := g.held, never
+		if b != nil {
+			next = b.verifyLocked(d.c.clock.now())
+		}
 		g.mu.Unlock()
 		if b != nil {
-			d.verify(b)
+			d.schedule(b, next)
 		}
 	}
 }
@@ -226,8 +221,8 @@ func (d *watchdog) look(b *burst, now time.Duration) (r renewal, next time.Durat
 	if owned.lease == 0 {
 		b.due = never
 	}
-	if b.renewing == nil && (b.verify || b.due <= now+d.early()) {
-		b.verify = false
+	if b.renewing == nil && (b.verifyAt <= now || b.due <= now+d.early()) {
+		b.verifyAt, b.verified = never, now
 		b.renewing = make(chan struct{})
 		for b.due <= now+d.early() {
 			b.due += d.interval()
@@ -261,7 +256,7 @@ func (d *watchdog) laneWanted() bool {
 func (d *watchdog) send(batch []renewal) {
 	if !d.c.spawn(func() { d.renew(batch) }) {
 		for _, r := range batch {
-			d.settle(r, unseen, result{fate: unknown, err: ErrClosed}, false)
+			d.settle(r, unseen, result{fate: unknown, err: ErrClosed, sentAt: d.c.clock.now()}, false)
 		}
 	}
 }
@@ -300,12 +295,13 @@ func (d *watchdog) settle(r renewal, v verdict, res result, company bool) {
 		b.renewing = nil
 	}
 	if v == unseen && !b.over {
-		now := d.c.clock.now()
 		b.alone = b.alone || company && res.fate == refused
+		// From its send: one that hangs must not halve the number of tries.
+		again := max(d.c.clock.now(), res.sentAt+d.early())
 		if r.owned.lease > 0 {
-			b.due = min(b.due, now+d.early())
+			b.due = min(b.due, again)
 		} else {
-			b.verify = true
+			b.verifyAt = min(b.verifyAt, again)
 		}
 		if !b.failing {
 			b.failing = true
@@ -313,9 +309,6 @@ func (d *watchdog) settle(r renewal, v verdict, res result, company bool) {
 		}
 	}
 	next := b.nextLocked()
-	if b.verify {
-		next = min(next, d.c.clock.now()+d.early())
-	}
 	g.mu.Unlock()
 	d.schedule(b, next)
 }
