@@ -16,7 +16,7 @@ import (
 
 const (
 	attemptTimeout = time.Second // for one try of a command
-	laneConns      = 4           // of the renewal lane and node; one unless a command hangs
+	laneConns      = 64          // of the renewal lane and node at most: none waits behind one that hangs
 )
 
 // commander is the part of a go-redis client that scripts need.
@@ -54,7 +54,8 @@ func newRunner(rdb redis.UniversalClient) (*runner, error) {
 		main := c.WithTimeout(attemptTimeout)
 		opts := *main.Options() // a copy of its own, not the caller's
 		opts.MaxRetries, opts.DialerRetries = -1, 1
-		opts.PoolSize, opts.MinIdleConns, opts.MaxActiveConns = laneConns, 0, 0
+		opts.PoolSize, opts.MinIdleConns, opts.MaxIdleConns, opts.MaxActiveConns = laneConns, 0, 1, 0
+		opts.ContextTimeoutEnabled = true // an attempt's own timeout ends it on the socket too
 		opts.DialTimeout, opts.PoolTimeout = attemptTimeout, attemptTimeout
 		return &runner{main: main, newLane: func() redis.UniversalClient {
 			o := opts
@@ -63,7 +64,8 @@ func newRunner(rdb redis.UniversalClient) (*runner, error) {
 	case *redis.ClusterClient:
 		opts := *c.Options()
 		opts.MaxRetries = -1
-		opts.PoolSize, opts.MinIdleConns, opts.MaxActiveConns = laneConns, 0, 0
+		opts.PoolSize, opts.MinIdleConns, opts.MaxIdleConns, opts.MaxActiveConns = laneConns, 0, 1, 0
+		opts.ContextTimeoutEnabled = true // an attempt's own timeout ends it on the socket too
 		opts.DialTimeout, opts.PoolTimeout = attemptTimeout, attemptTimeout
 		opts.ReadTimeout, opts.WriteTimeout = attemptTimeout, attemptTimeout
 		return &runner{main: c, bySlot: true, newLane: func() redis.UniversalClient {
