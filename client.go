@@ -22,7 +22,6 @@ import (
 type Client struct {
 	// immutable
 	id       string
-	rdb      redis.UniversalClient
 	cfg      config
 	clock    *clock
 	runner   *runner
@@ -75,7 +74,6 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 	}
 	c := &Client{
 		id:       uuid.NewString(),
-		rdb:      rdb,
 		cfg:      cfg,
 		clock:    newClock(boot),
 		runner:   run,

@@ -106,7 +106,7 @@ func (s *subscriber) wake() {
 
 // connection is one pub/sub connection and its reader.
 type connection struct {
-	ps     *redis.PubSub
+	ps     *messages
 	ctx    context.Context // ends with the connection
 	cancel context.CancelFunc
 	since  time.Duration
@@ -194,7 +194,7 @@ func (s *subscriber) connect(ctx context.Context) *connection {
 	s.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	return &connection{
-		ps: s.c.rdb.Subscribe(ctx), ctx: ctx, cancel: cancel,
+		ps: s.c.runner.listen(ctx), ctx: ctx, cancel: cancel,
 		since: s.c.clock.now(), failed: make(chan error, 1),
 	}
 }

@@ -34,6 +34,7 @@ type runner struct {
 	spawn   func(func()) bool // starts a goroutine that Close waits for
 	main    commander         // the caller's pool
 	newLane func() redis.UniversalClient
+	listen  func(context.Context) *messages // a pub/sub connection, not yet dialled
 	onBack  func() // called when Redis answers after it did not; must not block
 	bySlot  bool   // keys of one script must share a slot
 
@@ -57,10 +58,16 @@ func newRunner(rdb redis.UniversalClient) (*runner, error) {
 		opts.PoolSize, opts.MinIdleConns, opts.MaxIdleConns, opts.MaxActiveConns = laneConns, 0, 1, 0
 		opts.ContextTimeoutEnabled = true // an attempt's own timeout ends it on the socket too
 		opts.DialTimeout, opts.PoolTimeout = attemptTimeout, attemptTimeout
-		return &runner{main: main, newLane: func() redis.UniversalClient {
-			o := opts
-			return redis.NewClient(&o)
-		}}, nil
+		return &runner{
+			main: main,
+			newLane: func() redis.UniversalClient {
+				o := opts
+				return redis.NewClient(&o)
+			},
+			listen: func(ctx context.Context) *messages {
+				return &messages{PubSub: main.Subscribe(ctx)}
+			},
+		}, nil
 	case *redis.ClusterClient:
 		opts := *c.Options()
 		opts.MaxRetries = -1
@@ -68,14 +75,38 @@ func newRunner(rdb redis.UniversalClient) (*runner, error) {
 		opts.ContextTimeoutEnabled = true // an attempt's own timeout ends it on the socket too
 		opts.DialTimeout, opts.PoolTimeout = attemptTimeout, attemptTimeout
 		opts.ReadTimeout, opts.WriteTimeout = attemptTimeout, attemptTimeout
-		return &runner{main: c, bySlot: true, newLane: func() redis.UniversalClient {
+		newClient := func() redis.UniversalClient {
 			o := opts
 			return redis.NewClusterClient(&o)
-		}}, nil
+		}
+		return &runner{
+			main: c, bySlot: true, newLane: newClient,
+			listen: func(ctx context.Context) *messages {
+				// The caller's read timeout is not ours to change on a cluster.
+				own := newClient()
+				return &messages{own.Subscribe(ctx), own}
+			},
+		}, nil
 	case *redis.Ring:
 		return nil, errors.New("watchlock: a redis.Ring cannot keep locks: when it reshards, two clients hold one lock")
 	}
 	return nil, fmt.Errorf("watchlock: cannot use a %T: want a *redis.Client or a *redis.ClusterClient", rdb)
+}
+
+// messages is a pub/sub connection whose handshake is bounded by
+// attemptTimeout, whatever the caller's timeouts are.
+type messages struct {
+	*redis.PubSub
+	own redis.UniversalClient // made for it alone; nil when it is the caller's
+}
+
+// Close closes the connection and what was made for it.
+func (m *messages) Close() error {
+	err := m.PubSub.Close()
+	if m.own != nil {
+		err = errors.Join(err, m.own.Close())
+	}
+	return err
 }
 
 // isNil reports whether rdb is nil, or a nil pointer in an interface.
