@@ -22,6 +22,7 @@ import (
 type Client struct {
 	// immutable
 	id       string
+	rdb      redis.UniversalClient // the caller's
 	cfg      config
 	clock    *clock
 	runner   *runner
@@ -74,6 +75,7 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 	}
 	c := &Client{
 		id:       uuid.NewString(),
+		rdb:      rdb,
 		cfg:      cfg,
 		clock:    newClock(boot),
 		runner:   run,

@@ -35,8 +35,8 @@ type runner struct {
 	main    commander         // the caller's pool
 	newLane func() redis.UniversalClient
 	listen  func(context.Context) *messages // a pub/sub connection, not yet dialled
-	onBack  func() // called when Redis answers after it did not; must not block
-	bySlot  bool   // keys of one script must share a slot
+	onBack  func()                          // called when Redis answers after it did not; must not block
+	bySlot  bool                            // keys of one script must share a slot
 
 	// atomic
 	broken atomic.Bool // the newest command got no reply
