@@ -163,7 +163,7 @@ func (c *Client) Close() error {
 		g.close()
 	}
 	c.clock.wait(c.idle, c.clock.now()+c.cfg.unlockTimeout)
-	c.orphans.pass()
+	c.orphans.last()
 
 	c.mu.Lock()
 	c.stopped = true

@@ -21,6 +21,9 @@ const (
 type orphanage struct {
 	c    *Client
 	poke chan struct{} // one slot
+	turn chan struct{} // one slot, full during a pass
+
+	mute bool // the newest pass got no answer; owned by who has the turn
 
 	mu      sync.Mutex
 	byKey   map[string][]*orphan
@@ -38,7 +41,7 @@ type orphan struct {
 }
 
 func newOrphanage(c *Client) *orphanage {
-	return &orphanage{c: c, poke: make(chan struct{}, 1), byKey: make(map[string][]*orphan)}
+	return &orphanage{c: c, poke: make(chan struct{}, 1), turn: make(chan struct{}, 1), byKey: make(map[string][]*orphan)}
 }
 
 // add releases o in the background, now and until it is certain. known says
@@ -91,10 +94,33 @@ func (s *orphanage) run() {
 // pass releases what is due. It ends at the first batch that gets no answer, so
 // that it is bounded by one timeout.
 func (s *orphanage) pass() {
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
+	s.passInTurn()
+}
+
+func (s *orphanage) passInTurn() {
+	s.mute = false
 	for _, batch := range s.batches() {
-		if s.release(batch) == unknown {
+		if s.mute = s.release(batch) == unknown; s.mute {
 			return
 		}
+	}
+}
+
+// last is the pass that Close makes. When one is under way it waits for that,
+// and makes its own only if Redis answered.
+func (s *orphanage) last() {
+	waited := false
+	select {
+	case s.turn <- struct{}{}:
+	default:
+		s.turn <- struct{}{}
+		waited = true
+	}
+	defer func() { <-s.turn }()
+	if !waited || !s.mute {
+		s.passInTurn()
 	}
 }
 

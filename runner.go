@@ -55,7 +55,7 @@ func newRunner(rdb redis.UniversalClient) (*runner, error) {
 		main := c.WithTimeout(attemptTimeout)
 		opts := *main.Options() // a copy of its own, not the caller's
 		opts.MaxRetries, opts.DialerRetries = -1, 1
-		opts.PoolSize, opts.MinIdleConns, opts.MaxIdleConns, opts.MaxActiveConns = laneConns, 0, 1, 0
+		opts.PoolSize, opts.MinIdleConns, opts.MaxIdleConns, opts.MaxActiveConns = laneConns, 0, 0, 0
 		opts.ContextTimeoutEnabled = true // an attempt's own timeout ends it on the socket too
 		opts.DialTimeout, opts.PoolTimeout = attemptTimeout, attemptTimeout
 		return &runner{
@@ -71,7 +71,7 @@ func newRunner(rdb redis.UniversalClient) (*runner, error) {
 	case *redis.ClusterClient:
 		opts := *c.Options()
 		opts.MaxRetries = -1
-		opts.PoolSize, opts.MinIdleConns, opts.MaxIdleConns, opts.MaxActiveConns = laneConns, 0, 1, 0
+		opts.PoolSize, opts.MinIdleConns, opts.MaxIdleConns, opts.MaxActiveConns = laneConns, 0, 0, 0
 		opts.ContextTimeoutEnabled = true // an attempt's own timeout ends it on the socket too
 		opts.DialTimeout, opts.PoolTimeout = attemptTimeout, attemptTimeout
 		opts.ReadTimeout, opts.WriteTimeout = attemptTimeout, attemptTimeout
