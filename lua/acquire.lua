@@ -14,5 +14,9 @@ if redis.call('HLEN', KEYS[1]) > 0 then
   return {0, redis.call('PTTL', KEYS[1])}
 end
 redis.call('HSET', KEYS[1], ARGV[2], '1')
-redis.call('PEXPIRE', KEYS[1], string.format('%.0f', lease))
+local set = redis.pcall('PEXPIRE', KEYS[1], string.format('%.0f', lease))
+if type(set) == 'table' then
+  redis.call('HDEL', KEYS[1], ARGV[2]) -- or it would be held without an end
+  return set
+end
 return {1}
