@@ -1,0 +1,393 @@
+package watchlock
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/redistest"
+)
+
+// contractOf is what the parts of TestContract share: a server and two clients
+// that could be two processes.
+type contractOf struct {
+	s    *redistest.Server
+	a, b *Client
+}
+
+// TestContract goes through what the package promises, once on each family.
+func TestContract(t *testing.T) {
+	redistest.OnEachFamily(t, func(t *testing.T, s *redistest.Server) {
+		for _, part := range []struct {
+			name string
+			f    func(t *testing.T, c contractOf)
+		}{
+			{"a lock is one hash with an end, and gone after Unlock", contractOnTheWire},
+			{"a busy lock is told with its TTL", contractBusy},
+			{"a waiter wakes by the message", contractWakes},
+			{"Do runs inside and TryDo answers busy", contractDo},
+			{"a lease re-enters by its context", contractReentry},
+			{"the watchdog renews", contractRenewal},
+			{"an explicit lease ends by itself", contractExpiry},
+			{"max hold ends a renewed lease", contractMaxHold},
+			{"a deleted key is a loss", contractLoss},
+			{"Info and Held tell who holds", contractInfo},
+			{"a cancelled wait ends at once and leaves nothing", contractCancel},
+			{"Unlock goes out on a cancelled context, once", contractUnlock},
+			{"Close ends waiters and leaves", contractClose},
+		} {
+			t.Run(part.name, func(t *testing.T) {
+				c := contractOf{s, newTestClient(t, s.Client()), newTestClient(t, s.Client())}
+				part.f(t, c)
+				if keys := s.Client().Keys(context.Background(), "*").Val(); len(keys) != 0 && !t.Failed() {
+					t.Errorf("left behind: %q", keys)
+				}
+			})
+		}
+	})
+}
+
+// started is a TryLock on its way.
+type started struct {
+	lease *Lease
+	err   error
+	at    time.Time // when it returned
+}
+
+// tries starts a TryLock and returns when it is subscribed to releases.
+func (c contractOf) tries(t *testing.T, ctx context.Context, m *Mutex, wait time.Duration) chan started {
+	t.Helper()
+	result := make(chan started, 1)
+	go func() {
+		l, err := m.TryLock(ctx, wait)
+		result <- started{l, err, time.Now()}
+	}()
+	channel := m.keys.channel
+	eventually(t, 5*time.Second, "a subscription to "+channel, func() bool {
+		n, err := c.s.Client().PubSubNumSub(context.Background(), channel).Result()
+		return err == nil && n[channel] == 1
+	})
+	return result
+}
+
+// closes waits for a lease, or its context, to end.
+func closes(t *testing.T, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the holder was not told")
+	}
+}
+
+func contractOnTheWire(t *testing.T, c contractOf) {
+	b := scriptBench{t, c.s.Client(), nil, c.s}
+	before := time.Now()
+	l := mustLock(t, c.a.NewMutex("wire"))
+	if until := l.ExpiresAt(); until.Before(before.Add(29*time.Second)) || until.After(time.Now().Add(30*time.Second-margin(30*time.Second))) {
+		t.Errorf("trusted until %v after the call", until.Sub(before))
+	}
+	owners, err := b.rdb.HKeys(t.Context(), "wire").Result()
+	if err != nil || len(owners) != 1 || !strings.HasPrefix(owners[0], c.a.ID()+":") {
+		t.Fatalf("fields %q, %v", owners, err)
+	}
+	b.holds("wire", 30*time.Second, owners[0])
+	b.only("wire")
+	heard := b.hears("redisson_lock__channel:{wire}")
+	mustUnlock(t, l)
+	if got := heard(); got != "redisson_lock__channel:{wire} 0" {
+		t.Errorf("heard %q", got)
+	}
+}
+
+func contractBusy(t *testing.T, c contractOf) {
+	l := mustLock(t, c.a.NewMutex("busy"))
+	var le *LockError
+	_, err := c.b.NewMutex("busy").TryLock(t.Context(), 0)
+	if !errors.Is(err, ErrNotAcquired) || IsUnavailable(err) || !errors.As(err, &le) || le.TTL <= 20*time.Second || le.TTL > 30*time.Second {
+		t.Errorf("from elsewhere: %v", err)
+	}
+	_, err = c.a.NewMutex("busy").TryLock(t.Context(), 0)
+	if !errors.Is(err, ErrNotAcquired) || !errors.As(err, &le) || le.TTL <= 20*time.Second || le.TTL > 30*time.Second {
+		t.Errorf("from here: %v", err)
+	}
+	begin := time.Now()
+	_, err = c.b.NewMutex("busy").TryLock(t.Context(), 200*time.Millisecond)
+	if took := time.Since(begin); !errors.Is(err, ErrNotAcquired) || took < 200*time.Millisecond || took > 700*time.Millisecond {
+		t.Errorf("a wait of 200ms took %v: %v", took, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err = c.b.NewMutex("busy").Lock(ctx); !errors.Is(err, ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("at a deadline: %v", err)
+	}
+	mustUnlock(t, l)
+}
+
+func contractWakes(t *testing.T, c contractOf) {
+	l := mustLock(t, c.a.NewMutex("wake"))
+	elsewhere := c.tries(t, t.Context(), c.b.NewMutex("wake"), 20*time.Second)
+	// Long enough that the next look without a message is seconds away.
+	select {
+	case got := <-elsewhere:
+		t.Fatalf("it did not wait: %v", got.err)
+	case <-time.After(1500 * time.Millisecond):
+	}
+	freed := time.Now()
+	mustUnlock(t, l)
+	got := <-elsewhere
+	if got.err != nil {
+		t.Fatal(got.err)
+	}
+	if took := got.at.Sub(freed); took > 500*time.Millisecond {
+		t.Errorf("it woke %v after Unlock", took)
+	}
+	mustUnlock(t, got.lease)
+}
+
+func contractDo(t *testing.T, c contractOf) {
+	failure := errors.New("its own")
+	err := c.a.NewMutex("do").Do(t.Context(), func(ctx context.Context) error {
+		if ctx.Err() != nil {
+			t.Errorf("inside: %v", ctx.Err())
+		}
+		busy := c.b.NewMutex("do").TryDo(t.Context(), 0, func(context.Context) error {
+			t.Error("two are inside")
+			return nil
+		})
+		if !errors.Is(busy, ErrNotAcquired) {
+			t.Errorf("TryDo: %v", busy)
+		}
+		return failure
+	})
+	if err != failure { //nolint:errorlint // the very value is promised
+		t.Errorf("Do: %v, want the function's own error", err)
+	}
+}
+
+func contractReentry(t *testing.T, c contractOf) {
+	m := c.a.NewMutex("again")
+	outer := mustLock(t, m)
+	c.s.Config("maxmemory", "1") // nothing can be acquired in Redis now
+	inner, err := m.TryLock(outer.Context(t.Context()), 0)
+	c.s.Config("maxmemory", "0")
+	if err != nil {
+		t.Fatalf("re-entry: %v", err)
+	}
+	if _, err := m.TryLock(WithoutReentry(outer.Context(t.Context())), 0); !errors.Is(err, ErrNotAcquired) {
+		t.Errorf("without the right to re-enter: %v", err)
+	}
+	mustUnlock(t, outer)
+	if _, err := c.b.NewMutex("again").TryLock(t.Context(), 0); !errors.Is(err, ErrNotAcquired) {
+		t.Errorf("with one of two holds left: %v", err)
+	}
+	if err := inner.Err(); err != nil {
+		t.Errorf("the inner lease: %v", err)
+	}
+	mustUnlock(t, inner)
+	mustUnlock(t, mustLock(t, c.b.NewMutex("again")))
+}
+
+func contractRenewal(t *testing.T, c contractOf) {
+	a := newTestClient(t, c.s.Client(), WithWatchdogTimeout(900*time.Millisecond))
+	l := mustLock(t, a.NewMutex("kept"))
+	begin := l.ExpiresAt()
+	eventually(t, 10*time.Second, "renewal past three timeouts", func() bool {
+		if err := l.Err(); err != nil {
+			t.Fatalf("lost: %v", err)
+		}
+		return l.ExpiresAt().Sub(begin) > 3*900*time.Millisecond
+	})
+	if _, err := c.b.NewMutex("kept").TryLock(t.Context(), 0); !errors.Is(err, ErrNotAcquired) {
+		t.Errorf("TryLock of another: %v", err)
+	}
+	mustUnlock(t, l)
+}
+
+func contractExpiry(t *testing.T, c contractOf) {
+	l := mustLock(t, c.a.NewMutex("short"), WithLeaseTime(400*time.Millisecond))
+	ctx := l.Context(t.Context())
+	next := c.tries(t, t.Context(), c.b.NewMutex("short"), 10*time.Second)
+	closes(t, ctx.Done())
+	told := time.Now()
+	if cause := context.Cause(ctx); !errors.Is(cause, ErrLost) || !errors.Is(ctx.Err(), context.Canceled) {
+		t.Errorf("cause %v, error %v", cause, ctx.Err())
+	}
+	got := <-next
+	if got.err != nil {
+		t.Fatal(got.err)
+	}
+	if got.at.Before(l.ExpiresAt()) {
+		t.Errorf("the next entered %v before the lease ended", l.ExpiresAt().Sub(got.at))
+	}
+	if late := got.at.Sub(told); late > time.Second {
+		t.Errorf("the next entered %v after the lease ended", late)
+	}
+	if err := l.Unlock(t.Context()); !errors.Is(err, ErrLost) {
+		t.Errorf("Unlock of the lost lease: %v", err)
+	}
+	if err := got.lease.Err(); err != nil {
+		t.Errorf("the next lease after that: %v", err)
+	}
+	mustUnlock(t, got.lease)
+}
+
+func contractMaxHold(t *testing.T, c contractOf) {
+	a := newTestClient(t, c.s.Client(), WithWatchdogTimeout(300*time.Millisecond))
+	begin := time.Now()
+	l := mustLock(t, a.NewMutex("bounded"), WithMaxHold(700*time.Millisecond))
+	closes(t, l.Done())
+	if held := time.Since(begin); held < 600*time.Millisecond {
+		t.Errorf("it ended after %v", held)
+	}
+	if err := l.Unlock(t.Context()); !errors.Is(err, ErrLost) {
+		t.Errorf("Unlock: %v", err)
+	}
+	next, err := c.b.NewMutex("bounded").TryLock(t.Context(), 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustUnlock(t, next)
+}
+
+func contractLoss(t *testing.T, c contractOf) {
+	const timeout = 3 * time.Second
+	a := newTestClient(t, c.s.Client(), WithWatchdogTimeout(timeout))
+	l := mustLock(t, a.NewMutex("taken"))
+	if _, err := c.s.Do("DEL", "taken"); err != nil {
+		t.Fatal(err)
+	}
+	next := mustLock(t, c.b.NewMutex("taken"))
+	begin := time.Now()
+	closes(t, l.Done())
+	if took := time.Since(begin); took > timeout/3+500*time.Millisecond {
+		t.Errorf("told after %v, want at the next renewal", took)
+	}
+	if err := l.Err(); !errors.Is(err, ErrLost) {
+		t.Errorf("Err: %v", err)
+	}
+	if err := l.Unlock(t.Context()); !errors.Is(err, ErrLost) {
+		t.Errorf("Unlock: %v", err)
+	}
+	if err := next.Err(); err != nil {
+		t.Errorf("the next holder: %v", err)
+	}
+	mustUnlock(t, next)
+}
+
+func contractInfo(t *testing.T, c contractOf) {
+	m := c.a.NewMutex("info")
+	if info, err := m.Info(t.Context()); err != nil || info != (LockInfo{}) {
+		t.Errorf("free: %+v, %v", info, err)
+	}
+	outer := mustLock(t, m)
+	inner, err := m.Lock(outer.Context(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for who, want := range map[*Client]LockInfo{c.a: {Mine: true, Holds: 2}, c.b: {Mine: false, Holds: 1}} {
+		info, err := who.NewMutex("info").Info(t.Context())
+		if err != nil || !info.Held || info.Mine != want.Mine || info.Holds != want.Holds ||
+			!strings.HasPrefix(info.Owner, c.a.ID()+":") || info.TTL <= 20*time.Second || info.TTL > 30*time.Second {
+			t.Errorf("held: %+v, %v", info, err)
+		}
+	}
+	held := c.a.Held()
+	if len(held) != 2 {
+		t.Fatalf("Held: %+v", held)
+	}
+	for _, h := range held {
+		if h.Name != "info" || h.Kind != "mutex" || !strings.Contains(h.Caller, "_test.go:") || time.Since(h.Since) > 10*time.Second ||
+			time.Until(h.ExpiresAt) > 30*time.Second || time.Until(h.ExpiresAt) < 15*time.Second {
+			t.Errorf("Held: %+v", h)
+		}
+	}
+	if other := c.b.Held(); len(other) != 0 {
+		t.Errorf("Held of the other: %+v", other)
+	}
+	mustUnlock(t, inner)
+	mustUnlock(t, outer)
+	if held := c.a.Held(); len(held) != 0 {
+		t.Errorf("Held after Unlock: %+v", held)
+	}
+}
+
+func contractCancel(t *testing.T, c contractOf) {
+	l := mustLock(t, c.a.NewMutex("cancel"))
+	cause := errors.New("the request is gone")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	waiting := c.tries(t, ctx, c.b.NewMutex("cancel"), time.Minute)
+	begin := time.Now()
+	cancel(cause)
+	got := <-waiting
+	if got.lease != nil || !errors.Is(got.err, context.Canceled) || !errors.Is(got.err, cause) || errors.Is(got.err, ErrNotAcquired) {
+		t.Errorf("%v, %v", got.lease, got.err)
+	}
+	if took := got.at.Sub(begin); took > 500*time.Millisecond {
+		t.Errorf("it returned %v after the cancellation", took)
+	}
+	mustUnlock(t, l)
+	mustUnlock(t, mustLock(t, c.a.NewMutex("cancel")))
+}
+
+func contractUnlock(t *testing.T, c contractOf) {
+	ctx, cancel := context.WithCancel(t.Context())
+	l, err := c.a.NewMutex("unlock").Lock(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := l.Err(); err != nil {
+		t.Errorf("the context of Lock ended, and the lease: %v", err)
+	}
+	if err := l.Unlock(ctx); err != nil {
+		t.Errorf("Unlock on a cancelled context: %v", err)
+	}
+	next := mustLock(t, c.b.NewMutex("unlock"))
+	if err := l.Unlock(t.Context()); !errors.Is(err, ErrNotHeld) {
+		t.Errorf("second Unlock: %v", err)
+	}
+	if err := next.Err(); err != nil {
+		t.Errorf("the next holder: %v", err)
+	}
+	mustUnlock(t, next)
+}
+
+func contractClose(t *testing.T, c contractOf) {
+	a := newTestClient(t, c.s.Client(), WithUnlockTimeout(300*time.Millisecond), WithWatchdogTimeout(600*time.Millisecond))
+	left := mustLock(t, a.NewMutex("left"))
+	work := left.Context(t.Context())
+	l := mustLock(t, c.b.NewMutex("close"))
+	waiting := c.tries(t, t.Context(), a.NewMutex("close"), time.Minute)
+	begin := time.Now()
+	err := a.Close()
+	if took := time.Since(begin); took > 2*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	if err == nil || !strings.Contains(err.Error(), `"left"`) {
+		t.Errorf("Close: %v", err)
+	}
+	if got := <-waiting; !errors.Is(got.err, ErrClosed) || got.at.Sub(begin) > 250*time.Millisecond {
+		t.Errorf("the waiter: %v after %v", got.err, got.at.Sub(begin))
+	}
+	if cause := context.Cause(work); !errors.Is(cause, ErrClosed) {
+		t.Errorf("the work's context: %v", cause)
+	}
+	if _, err := a.NewMutex("new").Lock(t.Context()); !errors.Is(err, ErrClosed) {
+		t.Errorf("a new call: %v", err)
+	}
+	if err := left.Unlock(t.Context()); !errors.Is(err, ErrClosed) {
+		t.Errorf("Unlock after Close: %v", err)
+	}
+	if again := a.Close(); again == nil || again.Error() != err.Error() {
+		t.Errorf("Close again: %v", again)
+	}
+	mustUnlock(t, l)
+	next, err := c.b.NewMutex("left").TryLock(t.Context(), 5*time.Second) // it expires
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustUnlock(t, next)
+}

@@ -1,0 +1,195 @@
+package watchlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-8c25f305/watchlock/internal/redistest"
+)
+
+func TestLockErrorNamesOperationLockAndReason(t *testing.T) {
+	for want, err := range map[string]*LockError{
+		`watchlock: unlock "order:1": lease lost`:                      {Op: "unlock", Name: "order:1", Err: ErrLost},
+		`watchlock: try lock "n": not acquired, held for 12.5s more`:   {Op: "try lock", Name: "n", TTL: 12500 * time.Millisecond, Err: ErrNotAcquired},
+		`watchlock: try lock "n": not acquired`:                        {Op: "try lock", Name: "n", TTL: -time.Millisecond, Err: ErrNotAcquired},
+		`watchlock: lock "line\nbreak \"quoted\" \x00": client closed`: {Op: "lock", Name: "line\nbreak \"quoted\" \x00", Err: ErrClosed},
+	} {
+		if got := err.Error(); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	hostile := strings.Repeat("\xff", 32<<10)
+	if got := (&LockError{Op: "lock", Name: hostile, Err: ErrClosed}).Error(); len(got) > 600 || !strings.HasSuffix(got, "client closed") {
+		t.Errorf("%d bytes: %.100s", len(got), got)
+	}
+}
+
+func TestSentinelsAreTellable(t *testing.T) {
+	all := []error{ErrNotAcquired, ErrLost, ErrNotHeld, ErrClosed, ErrWrongType}
+	for i, is := range all {
+		err := fmt.Errorf("in a caller: %w", &LockError{Op: "lock", Name: "n", Err: is})
+		for j, other := range all {
+			if errors.Is(err, other) != (i == j) {
+				t.Errorf("%v matches %v: %v", err, other, errors.Is(err, other))
+			}
+		}
+		if IsUnavailable(err) {
+			t.Errorf("%v is called unavailable", err)
+		}
+	}
+	if IsUnavailable(nil) || IsUnavailable(context.DeadlineExceeded) || IsUnavailable(os.ErrDeadlineExceeded) {
+		t.Error("what is not ours is called unavailable")
+	}
+}
+
+// serverReply is an error reply of a server.
+type serverReply string
+
+func (e serverReply) Error() string { return string(e) }
+func (serverReply) RedisError()     {}
+
+func TestRepliesAndFailuresAreJudged(t *testing.T) {
+	refusedDial := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	for _, c := range []struct {
+		err         error
+		fate        fate
+		unavailable bool
+	}{
+		{nil, replied, false},
+		{serverReply("LOADING Redis is loading the dataset in memory"), later, true},
+		{serverReply("BUSY Redis is busy running a script."), later, true},
+		{serverReply("CLUSTERDOWN The cluster is down"), later, true},
+		{serverReply("TRYAGAIN Multiple keys request during rehashing of slot"), later, true},
+		{serverReply("READONLY You can't write against a read only replica."), later, true},
+		{serverReply("MASTERDOWN Link with MASTER is down"), later, true},
+		{serverReply("MISCONF Redis is configured to save RDB snapshots"), later, true},
+		{serverReply("OOM command not allowed when used memory > 'maxmemory'."), later, true},
+		{serverReply("NOREPLICAS Not enough good replicas to write."), later, true},
+		{serverReply("ERR max number of clients reached"), later, true},
+		{serverReply("NOPERM User u has no permissions to run the 'evalsha' command"), refused, false},
+		{serverReply("WRONGPASS invalid username-password pair or user is disabled."), refused, false},
+		{serverReply("NOAUTH Authentication required."), refused, false},
+		{serverReply("WRONGTYPE Operation against a key holding the wrong kind of value"), refused, false},
+		{serverReply("ERR unknown command 'evalsha'"), refused, false},
+		{serverReply("OOMPH"), refused, false},
+		{serverReply("ERR LOADING"), refused, false},
+		{serverReply(""), refused, false},
+		{refusedDial, unsent, true},
+		{fmt.Errorf("wrapped: %w", refusedDial), unsent, true},
+		{&net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}, unknown, true},
+		{&net.OpError{Op: "write", Net: "tcp", Err: syscall.EPIPE}, unknown, true},
+		{redis.ErrPoolTimeout, unsent, true},
+		{context.DeadlineExceeded, unknown, true},
+		{errors.New("anything else"), unknown, true},
+		{redis.ErrClosed, refused, false},
+	} {
+		fate, err := judge(c.err)
+		if fate != c.fate || IsUnavailable(err) != c.unavailable || IsUnavailable(fmt.Errorf("w: %w", err)) != c.unavailable {
+			t.Errorf("%v: fate %d, want %d; unavailable %v", c.err, fate, c.fate, IsUnavailable(err))
+		}
+		if c.err != nil && (!errors.Is(err, c.err) || !strings.Contains(err.Error(), c.err.Error())) {
+			t.Errorf("%v became %v", c.err, err)
+		}
+		if wrong := strings.HasPrefix(fmt.Sprint(c.err), "WRONGTYPE"); errors.Is(err, ErrWrongType) != wrong {
+			t.Errorf("%v matches ErrWrongType: %v", c.err, !wrong)
+		}
+	}
+}
+
+func TestNoAnswerMatchesTheDeadlineOfTheOperatingSystem(t *testing.T) {
+	err := &LockError{Op: "lock", Name: "n", Err: unavailable(&noAnswerError{time.Second})}
+	var timeout interface{ Timeout() bool }
+	if !errors.Is(err, os.ErrDeadlineExceeded) || !IsUnavailable(err) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	if got := err.Error(); got != `watchlock: lock "n": no answer from Redis within 1s` {
+		t.Errorf("%s", got)
+	}
+	if !errors.As(err, &timeout) || !timeout.Timeout() {
+		t.Error("it is no timeout")
+	}
+}
+
+func TestEveryErrorOfALeaseIsALockErrorOfThatLock(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		c := newTestClient(t, v.Client())
+		m := c.NewMutex("n")
+		l := mustLock(t, m)
+		busy := func() error { _, err := m.TryLock(t.Context(), 0); return err }()
+		mustUnlock(t, l)
+		lost := mustLock(t, m)
+		v.Mini().Del("n")
+		<-lost.Done()
+		var none *Lease
+		for what, e := range map[string]struct {
+			err      error
+			op, name string
+			is       error
+		}{
+			"busy":               {busy, "try lock", "n", ErrNotAcquired},
+			"unlock twice":       {l.Unlock(t.Context()), "unlock", "n", ErrNotHeld},
+			"Err after Unlock":   {l.Err(), "lease", "n", ErrNotHeld},
+			"cause after Unlock": {context.Cause(l.Context(t.Context())), "lease", "n", ErrNotHeld},
+			"Err after a loss":   {lost.Err(), "lease", "n", ErrLost},
+			"unlock of the lost": {lost.Unlock(t.Context()), "unlock", "n", ErrLost},
+			"unlock of nil":      {none.Unlock(t.Context()), "unlock", "", ErrNotHeld},
+			"Err of nil":         {none.Err(), "lease", "", ErrNotHeld},
+		} {
+			var le *LockError
+			if !errors.As(e.err, &le) || le.Op != e.op || le.Name != e.name || !errors.Is(e.err, e.is) || IsUnavailable(e.err) {
+				t.Errorf("%s: %v, want %s %q: %v", what, e.err, e.op, e.name, e.is)
+			}
+		}
+		if again := lost.Unlock(t.Context()); !errors.Is(again, ErrNotHeld) {
+			t.Errorf("second unlock of the lost: %v", again)
+		}
+		select {
+		case <-none.Done():
+		default:
+			t.Error("a nil lease is not done")
+		}
+		if none.Context(t.Context()).Err() == nil || !none.ExpiresAt().IsZero() || none.Name() != "" {
+			t.Error("a nil lease looks held")
+		}
+		if err := c.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		_, err := m.Lock(t.Context())
+		var le *LockError
+		if !errors.As(err, &le) || !errors.Is(err, ErrClosed) || le.Op != "lock" || le.Name != "n" {
+			t.Errorf("Lock after Close: %v", err)
+		}
+	})
+}
+
+func TestBusyErrorTellsTheTTLThatTheRefusalSaw(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		m, other := newTestClient(t, v.Client()).NewMutex("n"), newTestClient(t, v.Client()).NewMutex("n")
+		l := mustLock(t, other)
+		time.Sleep(3 * time.Second)
+		_, err := m.TryLock(t.Context(), 0)
+		var le *LockError
+		if !errors.As(err, &le) || le.TTL != 27*time.Second {
+			t.Errorf("%v, want a TTL of 27s", err)
+		}
+		_, err = m.TryLock(t.Context(), 2*time.Second) // the last look was on the way
+		if !errors.As(err, &le) || le.TTL > 25*time.Second || le.TTL <= 25*time.Second-time.Millisecond {
+			t.Errorf("after 2 s: %v, want a TTL of 25s, as exact as Redis told it", err)
+		}
+		mustUnlock(t, l)
+		v.Mini().HSet("n", stranger, "1")
+		_, err = m.TryLock(t.Context(), 0)
+		if !errors.As(err, &le) || le.TTL >= 0 || !errors.Is(err, ErrNotAcquired) {
+			t.Errorf("key without TTL: %v, TTL %v, want it negative", err, le.TTL)
+		}
+	})
+}

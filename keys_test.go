@@ -1,0 +1,249 @@
+package watchlock
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-8c25f305/watchlock/internal/redistest"
+)
+
+func TestChannelIsNamedAsRedissonNamesIt(t *testing.T) {
+	for name, channel := range map[string]string{
+		"a":             "redisson_lock__channel:{a}",
+		"order:1":       "redisson_lock__channel:{order:1}",
+		"{user}:order":  "redisson_lock__channel:{user}:order",
+		"a{b}c{d}":      "redisson_lock__channel:a{b}c{d}",
+		"ключ \x00\r\n": "redisson_lock__channel:{ключ \x00\r\n}",
+	} {
+		k, err := newLockKeys(name, nil)
+		if err != nil || k.name != name || k.key != name || k.channel != channel {
+			t.Errorf("%q: %+v, %v, want channel %q", name, k, err, channel)
+		}
+	}
+}
+
+func TestBracesAreAcceptedOnlyWhereTheyKeepOneSlot(t *testing.T) {
+	const (
+		partner = "brace without its partner"
+		before  = `"}" before its first "{"`
+		empty   = "empty hash tag"
+	)
+	for name, reason := range map[string]string{
+		"plain":     "",
+		"{a}":       "",
+		"a{b}":      "",
+		"{a}b":      "",
+		"{a}{b}":    "",
+		"{a}{}":     "",
+		"{a}}":      "",
+		"{a}{":      "",
+		"{{a}":      "",
+		"{{}}":      "",
+		"a{{b}c}d":  "",
+		"{":         partner,
+		"}":         partner,
+		"a{b":       partner,
+		"a}b":       partner,
+		"{{":        partner,
+		"a}}":       partner,
+		"}{":        before,
+		"a}b{c":     before,
+		"}{a}":      before,
+		"a}b{c}d":   before,
+		"{}":        empty,
+		"{}a":       empty,
+		"a{}b":      empty,
+		"a{}{b}":    empty,
+		"{}}":       empty,
+		"a{}b{c}}d": empty,
+	} {
+		k, err := newLockKeys(name, nil)
+		switch {
+		case reason == "" && err != nil:
+			t.Errorf("%q is refused: %v", name, err)
+		case reason != "" && (err == nil || !strings.Contains(err.Error(), reason)):
+			t.Errorf("%q: %v, want %q", name, err, reason)
+		case reason == "" && (keySlot(k.key) != keySlot(k.channel) || k.slot != keySlot(k.key)):
+			t.Errorf("%q: slot %d, key in %d, channel in %d", name, k.slot, keySlot(k.key), keySlot(k.channel))
+		}
+	}
+}
+
+func TestNamesHaveOneByteTo32KiB(t *testing.T) {
+	long := strings.Repeat("n", 32<<10)
+	for _, name := range []string{"n", long} {
+		if _, err := newLockKeys(name, nil); err != nil {
+			t.Errorf("%d bytes: %v", len(name), err)
+		}
+	}
+	if _, err := newLockKeys("", nil); err == nil || err.Error() != "name is empty" {
+		t.Errorf("no name: %v", err)
+	}
+	_, err := newLockKeys(long+"n", nil)
+	if err == nil || err.Error() != "name has 32769 bytes, more than 32768" {
+		t.Errorf("a byte too many: %v", err)
+	}
+}
+
+func TestMappedNameIsCheckedAsTheNameIs(t *testing.T) {
+	to := func(mapped string) func(string) string { return func(string) string { return mapped } }
+	for mapped, reason := range map[string]string{
+		"app:n":                       "",
+		"{app}:n":                     "",
+		"":                            "mapped name is empty",
+		strings.Repeat("m", 32<<10+1): "mapped name has 32769 bytes, more than 32768",
+		"{}n":                         "empty hash tag",
+		"n}":                          "brace without its partner",
+	} {
+		k, err := newLockKeys("n", to(mapped))
+		if reason == "" && (err != nil || k.name != "n" || k.key != mapped || k.slot != keySlot(k.channel)) {
+			t.Errorf("mapped to %q: %+v, %v", mapped, k, err)
+		}
+		if reason != "" && (err == nil || !strings.Contains(err.Error(), reason) || len(err.Error()) > 500) {
+			t.Errorf("mapped to %.20q: %v, want %q", mapped, err, reason)
+		}
+	}
+	// The map may make a name of one that is none by itself: what counts is the key.
+	if k, err := newLockKeys("a}b", strings.NewReplacer("}", "-").Replace); err != nil || k.key != "a-b" {
+		t.Errorf("mapped to a good key: %+v, %v", k, err)
+	}
+	if _, err := newLockKeys("", to("n")); err == nil {
+		t.Error("an empty name was mapped to a good one and accepted")
+	}
+}
+
+func TestPrefixAndMapperChangeTheKeyAndNotTheName(t *testing.T) {
+	for what, opt := range map[string]Option{
+		"prefix": WithKeyPrefix("app:"),
+		"mapper": WithNameMapper(func(n string) string { return "app:" + n }),
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+				c := newTestClient(t, v.Client(), opt)
+				m := c.NewMutex("n")
+				l := mustLock(t, m)
+				if keys := v.Mini().Keys(); len(keys) != 1 || keys[0] != "app:n" {
+					t.Errorf("keys are %q", keys)
+				}
+				if m.Name() != "n" || l.Name() != "n" || c.Held()[0].Name != "n" {
+					t.Errorf("names are %q, %q, %q, want n", m.Name(), l.Name(), c.Held()[0].Name)
+				}
+				sub := v.Client().Subscribe(t.Context(), "redisson_lock__channel:{app:n}")
+				if _, err := sub.Receive(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				mustUnlock(t, l)
+				if msg, err := sub.ReceiveMessage(t.Context()); err != nil || msg.Payload != "0" {
+					t.Errorf("message %v, %v", msg, err)
+				}
+				_ = sub.Close()
+			})
+		})
+	}
+}
+
+func TestSlotIsTheSpecifiedOne(t *testing.T) {
+	for key, slot := range map[string]int{
+		"":                       0,
+		"123456789":              0x31C3,
+		"foo":                    12182,
+		"{user1000}.following":   keySlot("user1000"),
+		"foo{}{bar}":             keySlotOfAll("foo{}{bar}"),
+		"foo{{bar}}zap":          keySlot("{bar"),
+		"foo{bar}{zap}":          keySlot("bar"),
+		"foo{bar":                keySlotOfAll("foo{bar"),
+		"}foo{bar}":              keySlot("bar"),
+		"\xff\x00 binary \x80 {": keySlotOfAll("\xff\x00 binary \x80 {"),
+	} {
+		if got := keySlot(key); got != slot {
+			t.Errorf("%q is in slot %d, want %d", key, got, slot)
+		}
+	}
+}
+
+// keySlotOfAll is the slot of a key whose braces are no hash tag, computed
+// bitwise from the polynomial x^16 + x^12 + x^5 + 1.
+func keySlotOfAll(key string) int {
+	crc := 0
+	for _, b := range []byte(key) {
+		for bit := 7; bit >= 0; bit-- {
+			top := crc>>15 ^ int(b>>bit)&1
+			crc = crc << 1 & 0xffff
+			if top == 1 {
+				crc ^= 0x1021
+			}
+		}
+	}
+	return crc & 16383
+}
+
+// randomKey is a name in which braces are frequent.
+func randomKey(r *rand.Rand) string {
+	b := make([]byte, 1+r.IntN(24))
+	for i := range b {
+		switch r.IntN(8) {
+		case 0:
+			b[i] = '{'
+		case 1:
+			b[i] = '}'
+		case 2:
+			b[i] = byte(r.IntN(256))
+		default:
+			b[i] = byte('a' + r.IntN(26))
+		}
+	}
+	return string(b)
+}
+
+func TestSlotIsTheOneThatServersCompute(t *testing.T) {
+	s := redistest.Start(t, redistest.WithTCP(), redistest.WithArgs("--cluster-enabled", "yes"))
+	r := rand.New(rand.NewPCG(1, 2))
+	rdb := s.Client()
+	for range 10 {
+		var keys []string
+		var slots []*redis.IntCmd
+		_, err := rdb.Pipelined(context.Background(), func(p redis.Pipeliner) error {
+			for range 100 {
+				key := randomKey(r)
+				keys = append(keys, key)
+				slots = append(slots, p.ClusterKeySlot(context.Background(), key))
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, key := range keys {
+			if got, want := keySlot(key), int(slots[i].Val()); got != want {
+				t.Errorf("%q is in slot %d, the server says %d", key, got, want)
+			}
+		}
+	}
+}
+
+func TestLockAndChannelShareASlotOverManyNames(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	accepted, tagged, refused := 0, 0, 0
+	for range 100_000 {
+		name := randomKey(r)
+		k, err := newLockKeys(name, nil)
+		if err != nil {
+			refused++
+			continue
+		}
+		accepted++
+		if strings.Contains(name, "{") {
+			tagged++
+		}
+		if lock, channel := keySlot(k.key), keySlot(k.channel); lock != channel || lock != k.slot {
+			t.Fatalf("%q: lock in slot %d, channel in %d, kept as %d", name, lock, channel, k.slot)
+		}
+	}
+	if accepted < 20_000 || tagged < 5_000 || refused < 20_000 {
+		t.Errorf("%d accepted, %d of them with a tag, %d refused: not all kinds were tried", accepted, tagged, refused)
+	}
+}
