@@ -1,0 +1,197 @@
+package watchlock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/redistest"
+)
+
+func TestVirtualExplicitLeaseIsNeverRenewedAndEndsBeforeItsKey(t *testing.T) {
+	for lease, margin := range map[time.Duration]time.Duration{
+		10 * time.Millisecond:   2 * time.Millisecond,
+		100 * time.Millisecond:  3 * time.Millisecond,
+		time.Second:             21 * time.Millisecond,
+		4999 * time.Millisecond: 100980 * time.Microsecond,
+		5 * time.Second:         100 * time.Millisecond,
+		30 * time.Second:        350 * time.Millisecond,
+		10 * time.Minute:        6050 * time.Millisecond,
+	} {
+		t.Run(lease.String(), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+				c, other := virtualClient(t, v), newTestClient(t, v.Client())
+				start := time.Now()
+				l := mustLock(t, c.NewMutex("job"), WithLeaseTime(lease))
+				if ttl := v.Mini().TTL("job"); ttl != lease {
+					t.Errorf("TTL is %v, want %v", ttl, lease)
+				}
+				entered := make(chan time.Duration, 1)
+				go func() {
+					got, err := other.NewMutex("job").Lock(context.Background())
+					if err != nil {
+						t.Errorf("the waiter: %v", err)
+						close(entered)
+						return
+					}
+					entered <- time.Since(start)
+					_ = got.Unlock(context.Background())
+				}()
+				virtualUntil(start, lease-margin-time.Microsecond)
+				if err := l.Err(); err != nil || virtualClosed(l.Done()) {
+					t.Errorf("told %v 1 µs before the trust is over", err)
+				}
+				virtualUntil(start, lease-margin)
+				virtualWantErr(t, "Err at the end of trust", l.Err(), []error{ErrLost}, ErrNotHeld)
+				if !virtualClosed(l.Done()) {
+					t.Error("Done is open at the end of trust")
+				}
+				if ttl := v.Mini().TTL("job"); ttl != margin && ttl != margin.Round(time.Millisecond) {
+					t.Errorf("the key has %v left at the end of trust, want %v", ttl, margin)
+				}
+				at, ok := <-entered
+				if ok && (at < lease || at > lease+15*time.Millisecond) {
+					t.Errorf("the waiter entered at %v, want right after %v", at, lease)
+				}
+				if n := v.CountIf(redistest.Runs(renewSource)); n != 0 {
+					t.Errorf("%d renewals", n)
+				}
+				virtualWantErr(t, "Unlock", l.Unlock(context.Background()), []error{ErrLost})
+			})
+		})
+	}
+}
+
+func TestVirtualTrustEnds350MillisecondsBeforeTheKeyWhenRenewalsFail(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		c := virtualClient(t, v)
+		for _, renewed := range []time.Duration{0, 10 * time.Second, 70 * time.Second} {
+			start := time.Now()
+			l := mustLock(t, c.NewMutex("job"))
+			ctx := l.Context(context.Background())
+			child, cancel := context.WithCancel(ctx)
+			virtualUntil(start, renewed+time.Second)
+			v.Freeze()
+			end := renewed + 29650*time.Millisecond
+			if at := l.ExpiresAt().Sub(start); at != end {
+				t.Errorf("ExpiresAt is %v, want %v", at, end)
+			}
+			virtualUntil(start, end-time.Microsecond)
+			if l.Err() != nil || ctx.Err() != nil || virtualClosed(l.Done()) {
+				t.Errorf("told before %v: %v, %v", end, l.Err(), ctx.Err())
+			}
+			<-ctx.Done()
+			if at := time.Since(start); at != end {
+				t.Errorf("the context was cancelled at %v, want %v", at, end)
+			}
+			synctest.Wait()
+			if !virtualClosed(l.Done()) || !virtualClosed(child.Done()) {
+				t.Error("Done of the lease, or of a derived context, is still open")
+			}
+			virtualWantErr(t, "Err", l.Err(), []error{ErrLost}, ErrNotHeld, ErrClosed)
+			virtualWantErr(t, "cause", context.Cause(ctx), []error{ErrLost})
+			virtualWantErr(t, "cause of a derived context", context.Cause(child), []error{ErrLost})
+			if !errors.Is(ctx.Err(), context.Canceled) {
+				t.Errorf("Context.Err is %v", ctx.Err())
+			}
+			if ttl := v.Mini().TTL("job"); ttl != 350*time.Millisecond {
+				t.Errorf("the key has %v left, want 350ms", ttl)
+			}
+			cancel()
+			v.Thaw()
+			virtualUntil(start, end+time.Minute)
+			_ = l.Unlock(context.Background())
+			synctest.Wait()
+			v.Mini().Del("job")
+		}
+	})
+}
+
+func TestVirtualLossIsFinal(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		c, w := virtualWired(t, v, WithWatchdogTimeout(300*time.Millisecond))
+		start := time.Now()
+		l := mustLock(t, c.NewMutex("job"))
+		// Trust ends at 293 ms. From 255 ms on renewals run, and are answered after it.
+		fail := w.On(redistest.Runs(renewSource), redistest.DropRequest).Times(0)
+		virtualUntil(start, 255*time.Millisecond)
+		w.Clear()
+		late := w.On(redistest.Runs(renewSource), redistest.DelayReply(45*time.Millisecond)).Times(0)
+		virtualUntil(start, 292*time.Millisecond)
+		if fail.Hits() == 0 || late.Hits() == 0 {
+			t.Fatalf("%d renewals failed, %d were slow", fail.Hits(), late.Hits())
+		}
+		renewed := v.CountIf(redistest.Runs(renewSource))
+		if renewed == 0 || l.Err() != nil {
+			t.Fatalf("%d renewals ran, and the lease says %v", renewed, l.Err())
+		}
+		end := l.ExpiresAt()
+		virtualUntil(start, 293*time.Millisecond)
+		virtualWantErr(t, "at the end of trust", l.Err(), []error{ErrLost})
+		virtualUntil(start, 400*time.Millisecond)
+		if ttl := v.Mini().TTL("job"); ttl <= 0 {
+			t.Errorf("the key has %v left: no late renewal kept it", ttl)
+		}
+		virtualWantErr(t, "after the late reply", l.Err(), []error{ErrLost})
+		if at := l.ExpiresAt(); at.After(end) {
+			t.Errorf("trust moved by %v after it had ended", at.Sub(end))
+		}
+		v.Reset()
+		virtualWantErr(t, "Unlock", l.Unlock(context.Background()), []error{ErrLost}, ErrNotHeld)
+		synctest.Wait()
+		if n := v.CountIf(redistest.Runs(releaseSource).Mentions("job")); n != 1 {
+			t.Errorf("%d releases after the Unlock of a lost lease, want 1", n)
+		}
+		if v.Mini().Exists("job") {
+			t.Error("the key that was still its owner's is there after Unlock")
+		}
+		virtualWantErr(t, "second Unlock", l.Unlock(context.Background()), []error{ErrNotHeld}, ErrLost)
+	})
+}
+
+func TestVirtualNothingIsReleasedAtALoss(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		c := virtualClient(t, v)
+		start := time.Now()
+		l := mustLock(t, c.NewMutex("job"), WithLeaseTime(10*time.Second))
+		<-l.Done()
+		virtualUntil(start, 10*time.Second-time.Millisecond)
+		if n := v.CountIf(redistest.Runs(releaseSource)); n != 0 || !v.Mini().Exists("job") {
+			t.Errorf("%d releases before the key's end; it exists: %v", n, v.Mini().Exists("job"))
+		}
+	})
+}
+
+func TestVirtualUnlockOfALostLeaseLeavesTheNextHolderAlone(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		c, other := virtualClient(t, v), newTestClient(t, v.Client())
+		l := mustLock(t, c.NewMutex("job"), WithLeaseTime(time.Second))
+		next := mustLock(t, other.NewMutex("job"))
+		virtualWantErr(t, "Unlock", l.Unlock(context.Background()), []error{ErrLost})
+		time.Sleep(time.Minute)
+		if err := next.Err(); err != nil || v.Mini().TTL("job") < 20*time.Second {
+			t.Errorf("the next holder: %v, TTL %v", err, v.Mini().TTL("job"))
+		}
+		mustUnlock(t, next)
+	})
+}
+
+func TestVirtualTrustCountsFromBeforeTheCommandLeft(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		c, w := virtualWired(t, v)
+		w.On(redistest.Runs(acquireSource), redistest.All(redistest.Delay(200*time.Millisecond), redistest.DelayReply(700*time.Millisecond)))
+		start := time.Now()
+		l := mustLock(t, c.NewMutex("job"))
+		if at := l.ExpiresAt().Sub(start); at != 29650*time.Millisecond {
+			t.Errorf("trusted until %v after the call, want 29.65s", at)
+		}
+		w.On(redistest.Runs(renewSource), redistest.DelayReply(700*time.Millisecond))
+		virtualUntil(start, 10700*time.Millisecond)
+		if at := l.ExpiresAt().Sub(start); at != 39650*time.Millisecond {
+			t.Errorf("trusted until %v after a slow renewal, want 39.65s", at)
+		}
+		mustUnlock(t, l)
+	})
+}
