@@ -1,0 +1,485 @@
+package watchlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/redistest"
+)
+
+// lossKinds are the ways in which the answer to a command does not come. Held
+// requests run when release is closed.
+func lossKinds(release <-chan struct{}) map[string]redistest.Action {
+	return map[string]redistest.Action{
+		"DropReply":   redistest.DropReply,
+		"Swallow":     redistest.Swallow,
+		"DropRequest": redistest.DropRequest,
+		"LoseRequest": redistest.LoseRequest,
+		"Twice":       redistest.Twice,
+		"HoldRequest": redistest.HoldRequest(release),
+	}
+}
+
+// eachLoss runs f in a bubble for each way to lose n answers to a script.
+func eachLoss(t *testing.T, source string, f func(t *testing.T, l *lossTest)) {
+	for name := range lossKinds(nil) {
+		for _, n := range []int{1, 10} {
+			t.Run(fmt.Sprint(name, " x", n), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+					wire := redistest.NewWire()
+					l := &lossTest{
+						v: v, wire: wire, kind: name, n: n, source: source,
+						release: make(chan struct{}),
+						a:       warmClient(t, v.Client(wire.Options())), b: warmClient(t, v.Client()),
+					}
+					f(t, l)
+				})
+			})
+		}
+	}
+}
+
+// lossTest is one client behind a wire that loses answers, and another that
+// works next to it.
+type lossTest struct {
+	v       *redistest.Virtual
+	wire    *redistest.Wire
+	kind    string
+	n       int
+	source  string
+	release chan struct{} // runs what is held
+	a, b    *Client
+	rule    *redistest.Rule
+	others  *Lease // b's, of another name, held all the time
+	theirs  string
+}
+
+// begin loses the next n answers.
+func (l *lossTest) begin(t *testing.T) {
+	t.Helper()
+	l.others = mustLock(t, l.b.NewMutex("others"))
+	l.theirs = fieldOf(t, l.v, "others")
+	l.rule = l.wire.On(redistest.Runs(l.source), lossKinds(l.release)[l.kind]).Times(l.n)
+}
+
+// unanswered reports whether the fault costs the caller an answer.
+func (l *lossTest) unanswered() bool { return l.kind != "Twice" }
+
+// finish gives the lock to B, lets what was held run, and fails if any of it
+// touches what B has or leaves anything behind.
+func (l *lossTest) finish(t *testing.T) {
+	t.Helper()
+	lease, err := l.b.NewMutex("order").TryLock(context.Background(), defaultWatchdogTimeout+handOverBound)
+	if err != nil {
+		t.Fatalf("B after one lease: %v", err)
+	}
+	owner := fieldOf(t, l.v, "order")
+	close(l.release)
+	time.Sleep(2*defaultWatchdogTimeout + time.Second)
+	if got := fieldOf(t, l.v, "order"); got != owner || lease.Err() != nil {
+		t.Errorf("B's lock became %q's, want %q; %v", got, owner, lease.Err())
+	}
+	if got := fieldOf(t, l.v, "others"); got != l.theirs || l.others.Err() != nil {
+		t.Errorf("B's other lock became %q's, want %q; %v", got, l.theirs, l.others.Err())
+	}
+	mustUnlock(t, lease)
+	mustUnlock(t, l.others)
+	if l.rule.Hits() == 0 {
+		t.Error("nothing was lost")
+	}
+	l.wire.Clear()
+	time.Sleep(2 * time.Second)
+	if l.v.Mini().Exists("order") {
+		t.Error("something is left after B's unlock")
+	}
+	checkNextEnters(t, l.a.NewMutex("order"))
+	checkBubbleEmpty(t, l.v, l.a, l.b)
+}
+
+// lockCalls are the ways to take a lock.
+var lockCalls = map[string]func(*Mutex) (*Lease, error){
+	"Lock":          func(m *Mutex) (*Lease, error) { return m.Lock(context.Background()) },
+	"TryLock(wait)": func(m *Mutex) (*Lease, error) { return m.TryLock(context.Background(), 3*time.Second) },
+	"TryLock(0)":    func(m *Mutex) (*Lease, error) { return m.TryLock(context.Background(), 0) },
+}
+
+func TestVirtualLostAcquireRepliesEndInALeaseOrAClearError(t *testing.T) {
+	for name, lock := range lockCalls {
+		t.Run(name, func(t *testing.T) {
+			eachLoss(t, acquireSource, func(t *testing.T, l *lossTest) {
+				l.begin(t)
+				start := time.Now()
+				lease, err := lock(l.a.NewMutex("order"))
+				took := time.Since(start)
+				quick := l.kind == "DropReply" || l.kind == "DropRequest" || l.kind == "Twice"
+				switch {
+				case name == "TryLock(0)" && l.unanswered():
+					// One attempt, and nobody knows what came of it.
+					if !IsUnavailable(err) || errors.Is(err, ErrNotAcquired) || took > oneAttempt {
+						t.Fatalf("%v after %v, want an outage within %v", err, took, oneAttempt)
+					}
+				case name == "TryLock(wait)" && l.n == 10 && !quick:
+					// Each answer that does not come takes a second: the wait ends first.
+					if !IsUnavailable(err) || errors.Is(err, ErrNotAcquired) || took != 3*time.Second {
+						t.Fatalf("%v after %v, want an outage after 3 s", err, took)
+					}
+				case err != nil:
+					t.Fatalf("%v after %v", err, took)
+				case l.n == 1 && quick && took > 10*time.Millisecond:
+					t.Errorf("the second attempt succeeded after %v only", took)
+				case l.n == 1 && took > oneAttempt+10*time.Millisecond:
+					t.Errorf("the second attempt succeeded after %v only", took)
+				case took > 12*time.Second:
+					t.Errorf("the eleventh attempt succeeded after %v only", took)
+				}
+				if (lease == nil) != (err != nil) {
+					t.Fatalf("lease %v, error %v", lease, err)
+				}
+				if lease != nil {
+					if got := fieldOf(t, l.v, "order"); got != lease.hold.burst.owner || lease.Err() != nil {
+						t.Fatalf("the lock is %q's, %v", got, lease.Err())
+					}
+					time.Sleep(defaultWatchdogTimeout)
+					if err := lease.Err(); err != nil {
+						t.Errorf("one timeout later: %v", err)
+					}
+					mustUnlock(t, lease)
+				}
+				l.finish(t)
+			})
+		})
+	}
+}
+
+func TestVirtualSecondAttemptTakesOverWhatTheFirstTook(t *testing.T) {
+	for name, lock := range lockCalls {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+				wire := redistest.NewWire()
+				c := warmClient(t, v.Client(wire.Options()))
+				m := c.NewMutex("order")
+				wire.On(redistest.Runs(acquireSource), redistest.DropReply)
+				// No release gets through: only the next attempt can put it right.
+				stuck := wire.On(redistest.Runs(releaseSource), redistest.DropRequest).Times(0)
+				start := time.Now()
+				lease, err := lock(m)
+				if name == "TryLock(0)" {
+					if !IsUnavailable(err) {
+						t.Fatalf("the first try: %v", err)
+					}
+					first := fieldOf(t, v, "order")
+					if lease, err = lock(m); err == nil && first == fieldOf(t, v, "order") {
+						t.Error("the second attempt has the owner of the first")
+					}
+				}
+				if err != nil {
+					t.Fatalf("the second attempt: %v", err)
+				}
+				if took := time.Since(start); took > 10*time.Millisecond {
+					t.Errorf("it took %v", took)
+				}
+				if owner := fieldOf(t, v, "order"); owner != lease.hold.burst.owner {
+					t.Errorf("the lock is %q's, want %q's", owner, lease.hold.burst.owner)
+				}
+				if ttl := v.Mini().TTL("order"); ttl != defaultWatchdogTimeout {
+					t.Errorf("TTL %v, want a whole one", ttl)
+				}
+				time.Sleep(2 * time.Second)
+				if stuck.Hits() == 0 {
+					t.Error("no release was kept back")
+				}
+				wire.Clear()
+				time.Sleep(2 * defaultWatchdogTimeout)
+				if err := lease.Err(); err != nil {
+					t.Errorf("the lease: %v", err)
+				}
+				mustUnlock(t, lease)
+				checkNextEnters(t, m)
+				checkBubbleEmpty(t, v, c)
+			})
+		})
+	}
+}
+
+func TestVirtualLostRenewalRepliesCostNoLease(t *testing.T) {
+	eachLoss(t, renewSource, func(t *testing.T, l *lossTest) {
+		l.begin(t)
+		lease := mustLock(t, l.a.NewMutex("order"))
+		owner := fieldOf(t, l.v, "order")
+		start := time.Now()
+		time.Sleep(11 * time.Second) // a renewal is lost
+		if l.unanswered() && l.n == 10 {
+			// Trust is not moved by renewals that nobody confirmed.
+			if until := lease.ExpiresAt().Sub(start); until != 30*time.Second-350*time.Millisecond {
+				t.Errorf("trusted until %v after the start", until)
+			}
+		}
+		time.Sleep(3 * defaultWatchdogTimeout)
+		if err := lease.Err(); err != nil || fieldOf(t, l.v, "order") != owner {
+			t.Fatalf("after three timeouts: %v, the lock is %q's", err, fieldOf(t, l.v, "order"))
+		}
+		mustUnlock(t, lease)
+		l.finish(t)
+	})
+}
+
+func TestVirtualLostRenewalRepliesUntilTrustEndsAreALoss(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		wire := redistest.NewWire()
+		a, b := warmClient(t, v.Client(wire.Options())), warmClient(t, v.Client())
+		lost := wire.On(redistest.Runs(renewSource), redistest.DropReply).Times(0)
+		lease := mustLock(t, a.NewMutex("order"))
+		start := time.Now()
+		<-lease.Done()
+		if told, want := time.Since(start), 30*time.Second-350*time.Millisecond; told != want {
+			t.Errorf("told after %v, want %v", told, want)
+		}
+		if lost.Hits() < 10 {
+			t.Errorf("%d renewals were tried", lost.Hits())
+		}
+		mustErr(t, "the lease", lease.Err(), ErrLost)
+		// Redis has it still, renewed by what was not answered: Unlock frees it.
+		mustErr(t, "Unlock", lease.Unlock(context.Background()), ErrLost)
+		checkNextEnters(t, b.NewMutex("order"))
+		checkBubbleEmpty(t, v, a, b)
+	})
+}
+
+func TestVirtualLostReleaseRepliesEndInNilOrAClearError(t *testing.T) {
+	eachLoss(t, releaseSource, func(t *testing.T, l *lossTest) {
+		l.begin(t)
+		lease := mustLock(t, l.a.NewMutex("order"))
+		start := time.Now()
+		err := lease.Unlock(context.Background())
+		took := time.Since(start)
+		if took > defaultUnlockTimeout {
+			t.Errorf("Unlock took %v", took)
+		}
+		switch {
+		case err == nil && l.n == 10 && l.unanswered():
+			t.Error("Unlock says nil, and no answer ever came")
+		case err != nil && l.n == 1:
+			t.Errorf("Unlock: %v, want nil from the release that was sent again", err)
+		case err != nil && (!IsUnavailable(err) || errors.Is(err, ErrLost)):
+			t.Errorf("Unlock: %v, want an outage", err)
+		}
+		mustErr(t, "Unlock again", lease.Unlock(context.Background()), ErrNotHeld)
+		l.finish(t)
+	})
+}
+
+func TestVirtualReleaseSentWhileTrustedCoversItsRetry(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		wire := redistest.NewWire()
+		a, b := warmClient(t, v.Client(wire.Options())), warmClient(t, v.Client())
+		lease := mustLock(t, a.NewMutex("order"), WithLeaseTime(time.Second))
+		time.Sleep(900 * time.Millisecond)
+		// The first release goes at 0.9 s of a trust of 0.979 s; its answer is
+		// lost, and the next is sent when the lease is over.
+		wire.On(redistest.Runs(releaseSource), redistest.Swallow)
+		next := goLock(func() (*Lease, error) { return b.NewMutex("order").Lock(context.Background()) })
+		if err := lease.Unlock(context.Background()); err != nil {
+			t.Errorf("Unlock: %v, want nil: the work was covered", err)
+		}
+		next.wait(t)
+		if next.err != nil || next.lease.Err() != nil {
+			t.Fatalf("the next holder: %v", next.err)
+		}
+		if owner := fieldOf(t, v, "order"); owner != next.lease.hold.burst.owner {
+			t.Errorf("the lock is %q's", owner)
+		}
+		mustUnlock(t, next.lease)
+		checkBubbleEmpty(t, v, a, b)
+	})
+}
+
+func TestVirtualReleaseThatNeverLeftInTimeCoversNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		wire := redistest.NewWire()
+		a, b := warmClient(t, v.Client(wire.Options())), warmClient(t, v.Client())
+		lease := mustLock(t, a.NewMutex("order"), WithLeaseTime(time.Second))
+		start := time.Now()
+		wire.Refuse(true) // nothing leaves until the lease is over
+		wire.Cut()
+		// A connection that looks alive would leave the outcome unknown.
+		for range 2 {
+			if _, err := a.NewMutex("order").Info(context.Background()); !IsUnavailable(err) {
+				t.Fatalf("Info in an outage: %v", err)
+			}
+		}
+		time.Sleep(900*time.Millisecond - time.Since(start))
+		time.AfterFunc(500*time.Millisecond, func() { wire.Refuse(false) })
+		next := goLock(func() (*Lease, error) { return b.NewMutex("order").Lock(context.Background()) })
+		err := lease.Unlock(context.Background())
+		mustErr(t, "Unlock", err, ErrLost)
+		next.wait(t)
+		if next.err != nil || next.lease.Err() != nil {
+			t.Fatalf("the next holder: %v", next.err)
+		}
+		mustUnlock(t, next.lease)
+		checkBubbleEmpty(t, v, a, b)
+	})
+}
+
+func TestVirtualLateAcquireMeetsItsOrphan(t *testing.T) {
+	var met int // late acquires that took the lock, and were removed again
+	for _, lease := range []time.Duration{2 * time.Second, defaultWatchdogTimeout} {
+		for _, other := range []bool{false, true} {
+			t.Run(fmt.Sprint(lease, " somebody else holds: ", other), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+					wire := redistest.NewWire()
+					a, b := warmClient(t, v.Client(wire.Options())), warmClient(t, v.Client())
+					release := make(chan struct{})
+					held := wire.On(redistest.Runs(acquireSource), redistest.HoldRequest(release))
+					m := a.NewMutex("order", WithLeaseTime(lease))
+					start := time.Now()
+					l := mustLock(t, m)
+					if took := time.Since(start); took > oneAttempt+10*time.Millisecond {
+						t.Errorf("the second attempt succeeded after %v", took)
+					}
+					first := wire.Seen()[firstRun(wire, acquireSource)].Arg(4)
+					if first == l.hold.burst.owner {
+						t.Fatal("two attempts share an owner")
+					}
+					mustUnlock(t, l)
+					time.Sleep(2 * lease)
+					var theirs *Lease
+					if other {
+						theirs = mustLock(t, b.NewMutex("order"))
+					}
+
+					close(release) // now the first attempt's bytes arrive
+					time.Sleep(time.Microsecond)
+					switch owner := fieldOf(t, v, "order"); {
+					case owner == first && !other:
+						met++
+						if list := a.Held(); len(list) != 0 {
+							t.Errorf("the late grant is believed: %v", list)
+						}
+					case other && owner == theirs.hold.burst.owner:
+					default:
+						t.Errorf("the lock is %q's after the bytes arrived", owner)
+					}
+					time.Sleep(2 * time.Second)
+					if !other && v.Mini().Exists("order") {
+						t.Errorf("the key is there %v, 2 s after the bytes arrived", v.Mini().TTL("order"))
+					}
+					if other {
+						if err := theirs.Err(); err != nil || fieldOf(t, v, "order") != theirs.hold.burst.owner {
+							t.Errorf("the other holder was touched: %v", err)
+						}
+						mustUnlock(t, theirs)
+					}
+					if held.Hits() != 1 {
+						t.Errorf("%d requests held", held.Hits())
+					}
+					checkNextEnters(t, b.NewMutex("order"))
+					checkBubbleEmpty(t, v, a, b)
+				})
+			})
+		}
+	}
+	if met == 0 {
+		t.Error("no late acquire met its orphan")
+	}
+}
+
+// firstRun is the index of the first run of a script that the wire has seen.
+func firstRun(wire *redistest.Wire, source string) int {
+	match := redistest.Runs(source)
+	for i, c := range wire.Seen() {
+		if match(c) {
+			return i
+		}
+	}
+	return -1
+}
+
+func TestVirtualLateReleaseAndRenewalTouchNobody(t *testing.T) {
+	for name, source := range map[string]string{"release": releaseSource, "renewal": renewSource} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+				wire := redistest.NewWire()
+				a, b := warmClient(t, v.Client(wire.Options())), warmClient(t, v.Client())
+				release := make(chan struct{})
+				held := wire.On(redistest.Runs(source), redistest.HoldRequest(release))
+				lease := mustLock(t, a.NewMutex("order"))
+				time.Sleep(15 * time.Second)
+				mustUnlock(t, lease)
+				theirs := mustLock(t, b.NewMutex("order"), WithLeaseTime(10*time.Second))
+				time.Sleep(time.Second)
+				close(release)
+				time.Sleep(time.Second)
+				if owner := fieldOf(t, v, "order"); owner != theirs.hold.burst.owner {
+					t.Errorf("the lock is %q's", owner)
+				}
+				if ttl := v.Mini().TTL("order"); ttl != 8*time.Second {
+					t.Errorf("TTL %v, want the 8 s that were left", ttl)
+				}
+				if held.Hits() != 1 {
+					t.Errorf("%d requests held", held.Hits())
+				}
+				mustUnlock(t, theirs)
+				checkBubbleEmpty(t, v, a, b)
+			})
+		})
+	}
+}
+
+func TestVirtualCloseDuringACallEndsItAtOnceAndLeavesNoKey(t *testing.T) {
+	for name, fault := range map[string]redistest.Action{
+		"granted":          nil,
+		"reply swallowed":  redistest.Swallow,
+		"reply dropped":    redistest.DropReply,
+		"request was lost": redistest.LoseRequest,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+				wire := redistest.NewWire()
+				a, b := warmClient(t, v.Client(wire.Options())), warmClient(t, v.Client())
+				ended := make(chan struct{})
+				var closed time.Time
+				shut := redistest.CallReply(func() {
+					closed = time.Now()
+					go func() {
+						defer close(ended)
+						if err := a.Close(); err != nil {
+							t.Errorf("Close: %v", err)
+						}
+					}()
+					time.Sleep(time.Millisecond) // Close is under way before the reply is read
+				})
+				if name == "request was lost" {
+					shut = redistest.Call(func() {
+						closed = time.Now()
+						go func() {
+							defer close(ended)
+							_ = a.Close()
+						}()
+					})
+				}
+				if fault != nil {
+					shut = redistest.All(shut, fault)
+				}
+				wire.On(redistest.Runs(acquireSource), shut)
+				l, err := a.NewMutex("order").Lock(context.Background())
+				mustErr(t, "Lock", err, ErrClosed)
+				if took := time.Since(closed); l != nil || took != 0 {
+					t.Errorf("lease %v, %v after Close", l, took)
+				}
+				<-ended
+				if took := time.Since(closed); took > 2*defaultUnlockTimeout {
+					t.Errorf("Close took %v", took)
+				}
+				if v.Mini().Exists("order") {
+					t.Error("Close left a key that nobody holds")
+				}
+				checkNextEnters(t, b.NewMutex("order"))
+				checkBubbleEmpty(t, v, a, b)
+			})
+		})
+	}
+}

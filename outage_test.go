@@ -1,0 +1,493 @@
+package watchlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-8c25f305/watchlock/internal/redistest"
+)
+
+// outageSlack is how late a call may return after its time.
+const outageSlack = 50 * time.Millisecond
+
+// timedCall measures a call against a plain timer of the length that it is
+// allowed, so that a busy machine is not held against it.
+func timedCall(t *testing.T, name string, allowed time.Duration, lock func() (*Lease, error)) (*Lease, error) {
+	t.Helper()
+	start := time.Now()
+	plain := make(chan time.Duration, 1)
+	time.AfterFunc(allowed, func() { plain <- time.Since(start) })
+	l, err := lock()
+	took := time.Since(start)
+	if bound := allowed + outageSlack; took > bound {
+		if bound = <-plain + outageSlack; took > bound {
+			t.Errorf("%s took %v, want at most %v", name, took, bound)
+		}
+	}
+	return l, err
+}
+
+func TestWaitsEndInTimeWhileTheServerIsStopped(t *testing.T) {
+	redistest.NoLeaks(t)
+	s := redistest.Start(t)
+	c := newTestClient(t, s.Client())
+	mustUnlock(t, mustLock(t, c.NewMutex("first"))) // connected, scripts loaded
+	s.Stop()
+	calls := map[string]struct {
+		allowed time.Duration
+		lock    func(*Mutex) (*Lease, error)
+	}{
+		"wait 0":      {oneAttempt, func(m *Mutex) (*Lease, error) { return m.TryLock(context.Background(), 0) }},
+		"wait -1":     {oneAttempt, func(m *Mutex) (*Lease, error) { return m.TryLock(context.Background(), -1) }},
+		"wait 20 ms":  {20 * time.Millisecond, func(m *Mutex) (*Lease, error) { return m.TryLock(context.Background(), 20*time.Millisecond) }},
+		"wait 300 ms": {300 * time.Millisecond, func(m *Mutex) (*Lease, error) { return m.TryLock(context.Background(), 300*time.Millisecond) }},
+		"wait 1.5 s":  {1500 * time.Millisecond, func(m *Mutex) (*Lease, error) { return m.TryLock(context.Background(), 1500*time.Millisecond) }},
+		"deadline": {400 * time.Millisecond, func(m *Mutex) (*Lease, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)
+			defer cancel()
+			return m.Lock(ctx)
+		}},
+		"cancelled": {600 * time.Millisecond, func(m *Mutex) (*Lease, error) {
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			time.AfterFunc(600*time.Millisecond, cancel)
+			return m.TryLock(ctx, time.Minute)
+		}},
+	}
+	var all sync.WaitGroup
+	for name, call := range calls {
+		all.Go(func() {
+			l, err := timedCall(t, name, call.allowed, func() (*Lease, error) { return call.lock(c.NewMutex("order " + name)) })
+			switch {
+			case l != nil || err == nil || errors.Is(err, ErrNotAcquired):
+				t.Errorf("%s: lease %v, error %v", name, l, err)
+			case name == "cancelled" && !errors.Is(err, context.Canceled):
+				t.Errorf("%s: %v", name, err)
+			case name == "deadline" && !errors.Is(err, context.DeadlineExceeded):
+				t.Errorf("%s: %v", name, err)
+			case name != "cancelled" && !IsUnavailable(err):
+				t.Errorf("%s: %v, want an outage", name, err)
+			}
+		})
+	}
+	all.Wait()
+	s.Cont()
+	eventually(t, 2*time.Second, "what was granted meanwhile is given back", func() bool { return serverKeys(t, s) == 0 })
+	<-time.After(1100 * time.Millisecond) // no late one comes after that
+	if n := serverKeys(t, s); n != 0 {
+		t.Errorf("%d keys are back", n)
+	}
+	for name := range calls {
+		checkNextEnters(t, c.NewMutex("order "+name))
+	}
+	checkServerEmpty(t, s, c)
+}
+
+func TestStopLongerThanALeaseLeavesNoKeyAndTellsTheHolder(t *testing.T) {
+	redistest.NoLeaks(t)
+	s := redistest.Start(t)
+	const timeout = time.Second
+	a := newTestClient(t, s.Client(), WithWatchdogTimeout(timeout))
+	held := mustLock(t, a.NewMutex("held"))
+	work := held.Context(context.Background())
+	mustUnlock(t, mustLock(t, a.NewMutex("first")))
+
+	s.Stop()
+	stopped := time.Now()
+	attempts := make([]*lockCall, 12)
+	for i := range attempts {
+		m := a.NewMutex(fmt.Sprint("order-", i))
+		attempts[i] = goLock(func() (*Lease, error) { return m.TryLock(context.Background(), 1200*time.Millisecond) })
+	}
+	// The server's clock runs on: the holder must know before it could let
+	// somebody else in.
+	_, _ = timedCall(t, "telling the holder", timeout, func() (*Lease, error) {
+		<-work.Done()
+		return nil, nil
+	})
+	mustErr(t, "the cause", context.Cause(work), ErrLost)
+	for i, c := range attempts {
+		c.wait(t)
+		if c.lease != nil || !IsUnavailable(c.err) {
+			t.Errorf("attempt %d: lease %v, error %v", i, c.lease, c.err)
+		}
+	}
+	<-time.After(2*timeout + timeout/2 - time.Since(stopped))
+
+	s.Cont()
+	eventually(t, 2*time.Second, "every key is gone", func() bool { return serverKeys(t, s) == 0 })
+	if list := a.Held(); len(list) != 0 {
+		t.Errorf("believed: %v", list)
+	}
+	mustErr(t, "Unlock of the lost lease", held.Unlock(context.Background()), ErrLost)
+	for i := range attempts {
+		checkNextEnters(t, a.NewMutex(fmt.Sprint("order-", i)))
+	}
+	checkServerEmpty(t, s, a)
+}
+
+func TestVirtualLateGrantsOfAStoppedServerAreReleasedNotBelieved(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		c := warmClient(t, v.Client())
+		m := c.NewMutex("order", WithLeaseTime(10*time.Second))
+		v.Freeze()
+		call := goLock(func() (*Lease, error) { return m.TryLock(context.Background(), 5*time.Second) })
+		time.Sleep(15 * time.Second)
+		call.wait(t)
+		if !IsUnavailable(call.err) || call.took != 5*time.Second {
+			t.Fatalf("%v after %v", call.err, call.took)
+		}
+		v.Reset()
+		v.Thaw()
+		time.Sleep(time.Microsecond)
+		ran := v.CountIf(redistest.Runs(acquireSource))
+		if ran == 0 {
+			t.Error("no attempt was left for the server to run")
+		}
+		time.Sleep(2 * time.Second)
+		if v.Mini().Exists("order") {
+			t.Errorf("the key is there 2 s after the server runs again, for %v", v.Mini().TTL("order"))
+		}
+		checkNextEnters(t, m)
+		checkBubbleEmpty(t, v, c)
+	})
+}
+
+func TestCrashThatLosesTheDataIsToldAtTheNextContact(t *testing.T) {
+	redistest.NoLeaks(t)
+	s := redistest.Start(t)
+	a, b := newTestClient(t, s.Client()), newTestClient(t, s.Client())
+	held := mustLock(t, a.NewMutex("held"))
+	theirs := mustLock(t, b.NewMutex("order"))
+	waiting := goLock(func() (*Lease, error) { return a.NewMutex("order").Lock(context.Background()) })
+	eventually(t, 2*time.Second, "the waiter has subscribed", func() bool {
+		n, err := s.Do("PUBSUB", "CHANNELS")
+		topics, ok := n.([]any)
+		return err == nil && ok && len(topics) == 1
+	})
+	s.Kill()
+	s.Restart()
+	restarted := time.Now()
+	// Renewal is due after ten seconds only: it is the new connection that tells.
+	<-held.Done()
+	if told := time.Since(restarted); told > 3*time.Second {
+		t.Errorf("the holder was told %v after the restart", told)
+	}
+	mustErr(t, "the holder", held.Err(), ErrLost)
+	waiting.wait(t)
+	if entered := time.Since(restarted); waiting.err != nil || entered > 3*time.Second {
+		t.Fatalf("the waiter: %v, %v after the restart", waiting.err, entered)
+	}
+	// B has nobody waiting: it learns when it asks, and touches nothing of A's.
+	mustErr(t, "B's Unlock", theirs.Unlock(context.Background()), ErrLost)
+	if ttl := serverTTL(t, s, "order"); ttl <= 0 {
+		t.Errorf("A's lock has TTL %v after B's Unlock", ttl)
+	}
+	mustUnlock(t, waiting.lease)
+	mustErr(t, "the holder's Unlock", held.Unlock(context.Background()), ErrLost)
+	checkNextEnters(t, b.NewMutex("order"))
+	checkServerEmpty(t, s, a, b)
+}
+
+func TestCrashThatKeepsTheDataCostsNoLease(t *testing.T) {
+	redistest.NoLeaks(t)
+	s := redistest.Start(t, redistest.WithAOF())
+	const timeout = 3 * time.Second
+	a := newTestClient(t, s.Client(), WithWatchdogTimeout(timeout))
+	b := newTestClient(t, s.Client(), WithWatchdogTimeout(timeout))
+	held := mustLock(t, a.NewMutex("order"))
+	waiting := goLock(func() (*Lease, error) { return b.NewMutex("order").Lock(context.Background()) })
+	before, err := a.NewMutex("order").Info(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Kill()
+	s.Restart()
+	<-time.After(timeout)
+	if err := held.Err(); err != nil {
+		t.Fatalf("the holder after the crash: %v", err)
+	}
+	after, err := a.NewMutex("order").Info(context.Background())
+	if err != nil || after.Owner != before.Owner || !after.Mine {
+		t.Errorf("after the crash: %+v, %v; before: %+v", after, err, before)
+	}
+	freed := time.Now()
+	mustUnlock(t, held)
+	waiting.wait(t)
+	if gap := time.Since(freed); waiting.err != nil || gap > handOverBound {
+		t.Fatalf("the waiter: %v, %v after the release", waiting.err, gap)
+	}
+	mustUnlock(t, waiting.lease)
+	checkServerEmpty(t, s, a, b)
+}
+
+func TestExhaustedPoolCostsNoLease(t *testing.T) {
+	redistest.NoLeaks(t)
+	s := redistest.Start(t)
+	const timeout = time.Second // BLPOP counts in seconds
+	const conns = 3
+	rdb := s.Client(func(o *redis.Options) { o.PoolSize, o.MaxActiveConns = conns, conns })
+	c := newTestClient(t, rdb, WithWatchdogTimeout(timeout))
+	var held []*Lease
+	for i := range 5 {
+		held = append(held, mustLock(t, c.NewMutex(fmt.Sprint("held-", i))))
+	}
+	start := time.Now()
+	var blocked sync.WaitGroup
+	for range conns {
+		blocked.Go(func() {
+			if err := rdb.BLPop(context.Background(), 5*timeout, "nothing").Err(); !errors.Is(err, redis.Nil) {
+				t.Errorf("BLPOP: %v", err)
+			}
+		})
+	}
+	eventually(t, timeout, "the pool is exhausted", func() bool {
+		n, err := s.Do("INFO", "clients")
+		return err == nil && strings.Contains(fmt.Sprint(n), fmt.Sprint("blocked_clients:", conns))
+	})
+	_, err := timedCall(t, "a try without a connection", oneAttempt, func() (*Lease, error) {
+		return c.NewMutex("order").TryLock(context.Background(), 0)
+	})
+	if !IsUnavailable(err) || errors.Is(err, ErrNotAcquired) {
+		t.Errorf("a try without a connection: %v", err)
+	}
+	for time.Since(start) < 4*timeout {
+		for _, l := range held {
+			if err := l.Err(); err != nil {
+				t.Fatalf("%s after %v: %v", l.Name(), time.Since(start), err)
+			}
+			if ttl := serverTTL(t, s, l.Name()); ttl <= 0 {
+				t.Fatalf("%s after %v: TTL %v", l.Name(), time.Since(start), ttl)
+			}
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	blocked.Wait()
+	if took := time.Since(start); took < 5*timeout {
+		t.Errorf("the pool was exhausted for %v only", took)
+	}
+	for _, l := range held {
+		mustUnlock(t, l)
+	}
+	checkNextEnters(t, c.NewMutex("order"))
+	checkServerEmpty(t, s, c)
+}
+
+func TestVirtualHalfOpenSubscriptionIsReplaced(t *testing.T) {
+	for name, silence := range map[string]redistest.Fault{
+		"server does not answer": redistest.Swallow,
+		"server does not hear":   redistest.LoseRequest,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+				wire := redistest.NewWire()
+				a := warmClient(t, v.Client(wire.Options()), WithMaxPollInterval(time.Hour))
+				b := warmClient(t, v.Client())
+				held := mustLock(t, b.NewMutex("order"), WithLeaseTime(10*time.Minute))
+				waiting := goLock(func() (*Lease, error) { return a.NewMutex("order").Lock(context.Background()) })
+				// Having waited for a minute it polls each minute: only a message or
+				// a new subscription lets it in sooner.
+				time.Sleep(70 * time.Second)
+				if n := wire.Count(redistest.Is("SUBSCRIBE")); n != 1 {
+					t.Fatalf("%d subscriptions so far", n)
+				}
+				subscribed := connOf(wire, "SUBSCRIBE")
+				half := wire.On(func(c redistest.Command) bool { return c.Conn == subscribed }, silence)
+				select {
+				case <-half.Fired():
+				case <-time.After(3 * time.Second):
+					t.Error("the connection is not asked for a sign of life")
+				}
+				silent := time.Now()
+				time.Sleep(10 * time.Millisecond)
+				mustUnlock(t, held) // unheard
+				waiting.wait(t)
+				if gap := time.Since(silent); waiting.err != nil || gap > 2*time.Second {
+					t.Errorf("the waiter: %v, %v after the connection fell silent", waiting.err, gap)
+				}
+				if n := wire.Count(redistest.Is("SUBSCRIBE")); n != 2 {
+					t.Errorf("%d subscriptions, want a second one", n)
+				}
+				mustUnlock(t, waiting.lease)
+				checkBubbleEmpty(t, v, a, b)
+			})
+		})
+	}
+}
+
+// connOf is the number of the connection that a command was first seen on.
+func connOf(wire *redistest.Wire, name string) int {
+	for _, c := range wire.Seen() {
+		if c.Name == name {
+			return c.Conn
+		}
+	}
+	return 0
+}
+
+func TestPausedServerIsAnOutageOfItsLength(t *testing.T) {
+	for _, mode := range []string{"ALL", "WRITE"} {
+		t.Run(mode, func(t *testing.T) {
+			redistest.NoLeaks(t)
+			s := redistest.Start(t)
+			const timeout = 2 * time.Second
+			long := newTestClient(t, s.Client(), WithWatchdogTimeout(3*timeout))
+			short := newTestClient(t, s.Client(), WithWatchdogTimeout(timeout/4))
+			kept, lost := mustLock(t, long.NewMutex("kept")), mustLock(t, short.NewMutex("lost"))
+			if _, err := s.Do("CLIENT", "PAUSE", timeout.Milliseconds(), mode); err != nil {
+				t.Fatal(err)
+			}
+			_, err := timedCall(t, "a wait in the pause", 300*time.Millisecond, func() (*Lease, error) {
+				return long.NewMutex("order").TryLock(context.Background(), 300*time.Millisecond)
+			})
+			if !IsUnavailable(err) {
+				t.Errorf("a wait in the pause: %v", err)
+			}
+			_, _ = timedCall(t, "telling the holder", timeout/4, func() (*Lease, error) {
+				<-lost.Done()
+				return nil, nil
+			})
+			mustErr(t, "the short lease", lost.Err(), ErrLost)
+			l, err := long.NewMutex("order").TryLock(context.Background(), 2*timeout)
+			if err != nil {
+				t.Fatalf("a wait that outlasts the pause: %v", err)
+			}
+			mustUnlock(t, l)
+			if err := kept.Err(); err != nil {
+				t.Errorf("the long lease: %v", err)
+			}
+			mustUnlock(t, kept)
+			mustErr(t, "Unlock of the short lease", lost.Unlock(context.Background()), ErrLost)
+			eventually(t, 2*time.Second, "late grants are given back", func() bool { return serverKeys(t, s) == 0 })
+			checkServerEmpty(t, s, long, short)
+		})
+	}
+}
+
+func TestVirtualGarbageOnTheChannelIsNoStorm(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		a, b := warmClient(t, v.Client()), warmClient(t, v.Client())
+		held := mustLock(t, b.NewMutex("order"))
+		channel := a.channelOf("order")
+		waiting := goLock(func() (*Lease, error) { return a.NewMutex("order").Lock(context.Background()) })
+		time.Sleep(5 * time.Second)
+		const seconds, rate = 3, 10000
+		for range seconds {
+			v.Reset()
+			for i := range rate {
+				if n := v.Mini().Publish(channel, fmt.Sprint("garbage ", i)); n != 1 {
+					t.Fatalf("%d subscribers", n)
+				}
+				time.Sleep(time.Second / rate)
+			}
+			n := v.CountIf(redistest.Runs(acquireSource))
+			if n > 20 || n == 0 {
+				t.Errorf("%d tries in a second of garbage, want some and at most 20", n)
+			}
+		}
+		// In the middle of it a release is heard at once.
+		v.Mini().Publish(channel, "garbage")
+		freed := time.Now()
+		mustUnlock(t, held)
+		waiting.wait(t)
+		if gap := time.Since(freed); waiting.err != nil || gap != 0 {
+			t.Errorf("the waiter: %v, %v after the release", waiting.err, gap)
+		}
+		mustUnlock(t, waiting.lease)
+		checkBubbleEmpty(t, v, a, b)
+	})
+}
+
+func TestDeletedUserIsToldWithoutTheSecret(t *testing.T) {
+	redistest.NoLeaks(t)
+	s := redistest.Start(t)
+	const timeout, secret = 1200 * time.Millisecond, "s3cr3t-pass"
+	create := func() {
+		t.Helper()
+		if _, err := s.Do("ACL", "SETUSER", "worker", "on", ">"+secret, "~*", "&*", "+@all"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create()
+	log, logs := observed()
+	a := newTestClient(t, s.Client(func(o *redis.Options) { o.Username, o.Password = "worker", secret }), log, WithWatchdogTimeout(timeout))
+	b := newTestClient(t, s.Client())
+	theirs := mustLock(t, b.NewMutex("order"))
+	held := mustLock(t, a.NewMutex("held"))
+	waiting := goLock(func() (*Lease, error) { return a.NewMutex("order").Lock(context.Background()) })
+	eventually(t, 2*time.Second, "the waiter has subscribed", func() bool {
+		n, err := s.Do("PUBSUB", "CHANNELS")
+		topics, ok := n.([]any)
+		return err == nil && ok && len(topics) == 1
+	})
+	if _, err := s.Do("ACL", "DELUSER", "worker"); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = timedCall(t, "telling the holder", timeout, func() (*Lease, error) {
+		<-held.Done()
+		return nil, nil
+	})
+	mustErr(t, "the holder", held.Err(), ErrLost)
+	waiting.wait(t) // a password that is wrong is not waited for
+	_, again := a.NewMutex("order").TryLock(context.Background(), time.Second)
+	for what, err := range map[string]error{"the waiter": waiting.err, "the next try": again} {
+		switch {
+		case err == nil || !strings.Contains(err.Error(), "WRONGPASS"):
+			t.Errorf("%s: %v, want the server's text", what, err)
+		case strings.Contains(err.Error(), secret):
+			t.Errorf("%s tells the password: %v", what, err)
+		case errors.Is(err, ErrNotAcquired) || IsUnavailable(err):
+			t.Errorf("%s: %v is neither busy nor an outage", what, err)
+		}
+	}
+	for _, e := range logs.All() {
+		if strings.Contains(fmt.Sprint(e.Message, e.ContextMap()), secret) {
+			t.Errorf("the log tells the password: %v", e)
+		}
+	}
+	if err := theirs.Err(); err != nil {
+		t.Errorf("the other user's lease: %v", err)
+	}
+	mustUnlock(t, theirs)
+	create()
+	checkNextEnters(t, a.NewMutex("order"))
+	mustErr(t, "Unlock of the lost lease", held.Unlock(context.Background()), ErrLost)
+	eventually(t, 2*timeout, "no key is left", func() bool { return serverKeys(t, s) == 0 })
+	checkServerEmpty(t, s, a, b)
+}
+
+func TestCloseIsBoundedWhileTheServerIsStopped(t *testing.T) {
+	redistest.NoLeaks(t)
+	s := redistest.Start(t)
+	// The caller's own timeouts must not matter.
+	rdb := s.Client(func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = 8*time.Second, 8*time.Second })
+	c := newTestClient(t, rdb, WithUnlockTimeout(500*time.Millisecond))
+	mustLock(t, c.NewMutex("held"))
+	waiting := goLock(func() (*Lease, error) { return c.NewMutex("held").Lock(context.Background()) })
+	s.Stop()
+	trying := goLock(func() (*Lease, error) { return c.NewMutex("order").Lock(context.Background()) })
+	called := time.Now()
+	<-time.After(100 * time.Millisecond)
+	closing := time.Since(called)
+	_, _ = timedCall(t, "Close", 500*time.Millisecond+2*oneAttempt, func() (*Lease, error) {
+		if err := c.Close(); err == nil || !strings.Contains(err.Error(), "held") {
+			t.Errorf("Close: %v, want one that names the lock that is left", err)
+		}
+		return nil, nil
+	})
+	for what, call := range map[string]*lockCall{"a waiter": waiting, "an attempt in flight": trying} {
+		call.wait(t)
+		mustErr(t, what, call.err, ErrClosed)
+		if call.took > closing+5*outageSlack {
+			t.Errorf("%s came back %v after its call, want at Close, after %v", what, call.took, closing)
+		}
+	}
+	s.Cont()
+}

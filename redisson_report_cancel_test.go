@@ -1,0 +1,254 @@
+package watchlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/redistest"
+)
+
+func TestA10_ForgottenCancelledTryLeavesNoKey(t *testing.T) {
+	redistest.NoLeaks(t)
+	s := redistest.Start(t)
+	const timeout = 600 * time.Millisecond
+	c := newTestClient(t, s.Client(), WithWatchdogTimeout(timeout))
+	var cancelled, won int
+	for i := range 200 {
+		after := rand.N(10 * time.Millisecond)
+		switch i % 4 {
+		case 0:
+			after = rand.N(500 * time.Microsecond) // about a round trip
+		case 1:
+			after = 10 * time.Second // whatever else the machine does
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), after)
+		l, err := c.NewMutex(fmt.Sprint("order-", i)).TryLock(ctx, time.Second)
+		cancel()
+		switch {
+		case err != nil:
+			cancelled++
+		case l != nil:
+			won++ // and forgotten
+		default:
+			t.Error("neither a lease nor an error")
+		}
+	}
+	if cancelled == 0 || won == 0 {
+		t.Errorf("%d cancelled and %d won: both should happen", cancelled, won)
+	}
+	eventually(t, 3*timeout, "no key is left", func() bool {
+		runtime.GC() // finds the forgotten
+		return serverKeys(t, s) == 0
+	})
+	checkNextEnters(t, c.NewMutex("order-0"))
+	checkServerEmpty(t, s, c)
+}
+
+func TestA45_CancelledLockIsAnError(t *testing.T) {
+	reason := errors.New("the request is gone")
+	for _, when := range []string{"before", "while it waits elsewhere", "while it waits here"} {
+		t.Run(when, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+				a, b := warmClient(t, v.Client()), warmClient(t, v.Client())
+				holder := a
+				if when == "while it waits here" {
+					holder = b
+				}
+				lease := mustLock(t, holder.NewMutex("order"))
+				ctx, cancel := context.WithCancelCause(context.Background())
+				if when == "before" {
+					mustUnlock(t, lease)
+					cancel(reason)
+				} else {
+					time.AfterFunc(10*time.Second, func() { cancel(reason) })
+				}
+				start := time.Now()
+				err := b.NewMutex("order").Do(ctx, func(context.Context) error {
+					t.Error("the section ran")
+					return nil
+				})
+				mustErr(t, "Do", err, context.Canceled)
+				mustErr(t, "Do", err, reason)
+				if errors.Is(err, ErrNotAcquired) {
+					t.Errorf("Do says busy: %v", err)
+				}
+				if took := time.Since(start); when != "before" && took != 10*time.Second {
+					t.Errorf("Do returned after %v, cancelled after 10 s", took)
+				}
+				if when != "before" {
+					mustUnlock(t, lease)
+				}
+				time.Sleep(time.Second)
+				if v.Mini().Exists("order") {
+					t.Error("the cancelled call took the lock later")
+				}
+				checkNextEnters(t, a.NewMutex("order"))
+				checkBubbleEmpty(t, v, a, b)
+			})
+		})
+	}
+}
+
+// cancelPoint is where in its way a call is cancelled.
+type cancelPoint struct {
+	name string
+	// arm prepares for cancel to be called at the point.
+	arm func(t *testing.T, c *cancelTest, cancel func())
+	// granted: the server may have granted before the caller was gone.
+	granted bool
+}
+
+// cancelTest is the stage of one cancelled call.
+type cancelTest struct {
+	v       *redistest.Virtual
+	wire    *redistest.Wire
+	other   *Client
+	busy    *Lease // of B, when the call has to wait
+	release chan struct{}
+}
+
+// needsHolder has B hold the lock.
+func (c *cancelTest) needsHolder(t *testing.T) {
+	t.Helper()
+	c.busy = mustLock(t, c.other.NewMutex("order"))
+}
+
+var cancelPoints = []cancelPoint{
+	{"before anything is sent", func(_ *testing.T, _ *cancelTest, cancel func()) { cancel() }, false},
+	{"while dialling", func(_ *testing.T, c *cancelTest, cancel func()) {
+		c.wire.Cut()
+		c.wire.On(redistest.Is("HELLO"), redistest.All(redistest.Call(cancel), redistest.HoldRequest(c.release)))
+	}, true},
+	{"as the request leaves", func(_ *testing.T, c *cancelTest, cancel func()) {
+		c.wire.On(redistest.Runs(acquireSource), redistest.Call(cancel))
+	}, true},
+	{"request written, nothing read", func(_ *testing.T, c *cancelTest, cancel func()) {
+		c.wire.On(redistest.Runs(acquireSource), redistest.All(redistest.Call(cancel), redistest.HoldRequest(c.release)))
+	}, true},
+	{"granted, reply on its way", func(_ *testing.T, c *cancelTest, cancel func()) {
+		c.wire.On(redistest.Runs(acquireSource), redistest.All(redistest.CallReply(cancel), redistest.HoldReply(c.release)))
+	}, true},
+	{"as the reply is read", func(_ *testing.T, c *cancelTest, cancel func()) {
+		c.wire.On(redistest.Runs(acquireSource), redistest.CallReply(cancel))
+	}, true},
+	{"between EVALSHA and EVAL", func(t *testing.T, c *cancelTest, cancel func()) {
+		if err := c.other.rdb.ScriptFlush(context.Background()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		c.wire.On(redistest.Is("EVAL"), redistest.All(redistest.Call(cancel), redistest.HoldRequest(c.release)))
+	}, true},
+	{"while subscribing", func(t *testing.T, c *cancelTest, cancel func()) {
+		c.needsHolder(t)
+		c.wire.On(redistest.Is("SUBSCRIBE"), redistest.All(redistest.Call(cancel), redistest.HoldRequest(c.release)))
+	}, false},
+	{"while waiting", func(t *testing.T, c *cancelTest, cancel func()) {
+		c.needsHolder(t)
+		time.AfterFunc(7*time.Second, cancel)
+	}, false},
+	{"while waiting to try again", func(_ *testing.T, c *cancelTest, cancel func()) {
+		c.wire.On(redistest.Runs(acquireSource), redistest.DropReply).Times(9)
+		time.AfterFunc(700*time.Millisecond, cancel)
+	}, true},
+}
+
+func TestVirtualCancelledCallsReturnAtOnceAndGiveBackTheirGrant(t *testing.T) {
+	var grants int // that came though the caller had gone
+	for _, p := range cancelPoints {
+		for name, lock := range map[string]func(context.Context, *Mutex) (*Lease, error){
+			"Lock":          func(ctx context.Context, m *Mutex) (*Lease, error) { return m.Lock(ctx) },
+			"TryLock(wait)": func(ctx context.Context, m *Mutex) (*Lease, error) { return m.TryLock(ctx, time.Minute) },
+		} {
+			t.Run(p.name+" "+name, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+					grants += cancelAt(t, v, p, lock)
+				})
+			})
+		}
+	}
+	if grants == 0 {
+		t.Error("no cancelled call was granted the lock")
+	}
+}
+
+// cancelAt cancels one call at p. It returns 1 if the server granted all the same.
+func cancelAt(t *testing.T, v *redistest.Virtual, p cancelPoint, lock func(context.Context, *Mutex) (*Lease, error)) (grants int) {
+	wire := redistest.NewWire()
+	a, b := warmClient(t, v.Client(wire.Options())), warmClient(t, v.Client())
+	c := &cancelTest{v: v, wire: wire, other: b, release: make(chan struct{})}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	reason := errors.New("the caller is gone")
+	var at time.Time
+	p.arm(t, c, func() { at = time.Now(); cancel(reason) })
+	call := goLock(func() (*Lease, error) { return lock(ctx, a.NewMutex("order")) })
+	call.wait(t)
+	took := time.Since(at)
+	if at.IsZero() {
+		t.Fatalf("it came back before it was cancelled: %v", call.err)
+	}
+	if took != 0 {
+		t.Errorf("it came back %v after it was cancelled", took)
+	}
+	if call.err == nil && p.granted {
+		mustUnlock(t, call.lease) // the grant was faster
+	} else {
+		mustErr(t, "the call", call.err, context.Canceled)
+		mustErr(t, "the call", call.err, reason)
+		if errors.Is(call.err, ErrNotAcquired) || call.lease != nil {
+			t.Errorf("lease %v, error %v", call.lease, call.err)
+		}
+	}
+	if c.busy != nil {
+		mustUnlock(t, c.busy)
+	}
+	time.Sleep(100 * time.Millisecond)
+	close(c.release)
+	time.Sleep(time.Nanosecond)
+	if v.Mini().Exists("order") || wire.Count(redistest.Runs(releaseSource)) > 0 {
+		grants = 1
+	}
+	time.Sleep(2 * time.Second)
+	if v.Mini().Exists("order") {
+		t.Errorf("the lock is taken 2 s later, for %v", v.Mini().TTL("order"))
+	}
+	wire.Clear()
+	checkNextEnters(t, b.NewMutex("order"))
+	checkBubbleEmpty(t, v, a, b)
+	return grants
+}
+
+func TestVirtualCancelledUnlockReleasesAllTheSame(t *testing.T) {
+	for name, action := range map[string]func(cancel func()) redistest.Action{
+		"as it leaves":      func(cancel func()) redistest.Action { return redistest.Call(cancel) },
+		"as it is answered": func(cancel func()) redistest.Action { return redistest.CallReply(cancel) },
+		"and the reply lost": func(cancel func()) redistest.Action {
+			return redistest.All(redistest.CallReply(cancel), redistest.DropReply)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+				wire := redistest.NewWire()
+				c := warmClient(t, v.Client(wire.Options()))
+				lease := mustLock(t, c.NewMutex("order"))
+				ctx, cancel := context.WithCancel(context.Background())
+				wire.On(redistest.Runs(releaseSource), action(cancel))
+				start := time.Now()
+				if err := lease.Unlock(ctx); err != nil {
+					t.Errorf("Unlock: %v", err)
+				}
+				if took := time.Since(start); took > 10*time.Millisecond {
+					t.Errorf("Unlock took %v", took)
+				}
+				if ctx.Err() == nil || v.Mini().Exists("order") {
+					t.Errorf("cancelled: %v, key left: %v", ctx.Err(), v.Mini().Exists("order"))
+				}
+				checkNextEnters(t, c.NewMutex("order"))
+				checkBubbleEmpty(t, v, c)
+			})
+		})
+	}
+}

@@ -1,0 +1,342 @@
+package watchlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/redistest"
+)
+
+func TestA23_NoHandOverIsLost(t *testing.T) {
+	t.Run("between a refused try and the subscription", func(t *testing.T) {
+		for _, late := range []time.Duration{0, 100 * time.Millisecond} {
+			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+				wire := redistest.NewWire()
+				a, b := warmClient(t, v.Client()), warmClient(t, v.Client(wire.Options()))
+				lease := mustLock(t, a.NewMutex("order"))
+				// The release runs before the SUBSCRIBE does, so its message
+				// reaches nobody.
+				heard := wire.OnPush(func(string, string) bool { return true }, false)
+				asked := wire.On(redistest.Is("SUBSCRIBE"), redistest.All(
+					redistest.Call(func() { mustUnlock(t, lease) }), redistest.Delay(late)))
+				start := time.Now()
+				next := mustLock(t, b.NewMutex("order"))
+				if took := time.Since(start); took != late {
+					t.Errorf("the waiter entered after %v, want at the confirmation after %v", took, late)
+				}
+				if asked.Hits() != 1 || heard.Hits() != 0 {
+					t.Errorf("%d subscriptions and %d messages, want 1 and 0", asked.Hits(), heard.Hits())
+				}
+				mustUnlock(t, next)
+				checkBubbleEmpty(t, v, a, b)
+			})
+		}
+	})
+	t.Run("in many hand-overs", func(t *testing.T) {
+		redistest.NoLeaks(t)
+		s := redistest.Start(t)
+		clients := make([]*Client, 4)
+		for i := range clients {
+			clients[i] = newTestClient(t, s.Client())
+		}
+		const waiters = 64
+		turns := max(1, fullCount(50000)/waiters)
+		var section counter
+		var freed time.Time // guarded by the lock, as the counter is
+		var worst time.Duration
+		var all sync.WaitGroup
+		for i := range waiters {
+			all.Go(func() {
+				m := clients[i%len(clients)].NewMutex("order")
+				for range turns {
+					l, err := m.Lock(context.Background())
+					if err != nil {
+						t.Errorf("Lock: %v", err)
+						return
+					}
+					if !freed.IsZero() {
+						worst = max(worst, time.Since(freed))
+					}
+					section.section(rand.N(2 * time.Millisecond))
+					freed = time.Now()
+					if err := l.Unlock(context.Background()); err != nil {
+						t.Errorf("Unlock: %v", err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		section.check(t, waiters*turns)
+		if worst > handOverBound {
+			t.Errorf("a hand-over took %v", worst)
+		}
+		checkServerEmpty(t, s, clients...)
+	})
+}
+
+// checkWaitsEndInTime makes one call of each kind on a lock and fails unless it
+// ends with an error of an outage within its time and slack.
+func checkWaitsEndInTime(t *testing.T, m *Mutex, wait, slack time.Duration) {
+	t.Helper()
+	for _, call := range []struct {
+		name  string
+		bound time.Duration
+		lock  func() (*Lease, error)
+	}{
+		{"TryLock(0)", oneAttempt, func() (*Lease, error) { return m.TryLock(context.Background(), 0) }},
+		{"TryLock(wait)", wait, func() (*Lease, error) { return m.TryLock(context.Background(), wait) }},
+		{"Lock with a deadline", wait, func() (*Lease, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), wait)
+			defer cancel()
+			return m.Lock(ctx)
+		}},
+	} {
+		start := time.Now()
+		l, err := call.lock()
+		took := time.Since(start)
+		if took > call.bound+slack {
+			t.Errorf("%s took %v, want at most %v", call.name, took, call.bound)
+		}
+		if l != nil || err == nil {
+			t.Fatalf("%s: lease %v, error %v", call.name, l, err)
+		}
+		if errors.Is(err, ErrNotAcquired) {
+			t.Errorf("%s says busy, which nobody told it: %v", call.name, err)
+		}
+		if !IsUnavailable(err) {
+			t.Errorf("%s: %v, want an error of an outage", call.name, err)
+		}
+	}
+}
+
+func TestA32_WaitEndsInTimeWhenRedisIsDown(t *testing.T) {
+	for _, wait := range []time.Duration{200 * time.Millisecond, 2 * time.Second, 5 * time.Second} {
+		t.Run(fmt.Sprint("refused ", wait), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+				wire := redistest.NewWire()
+				c := newTestClient(t, v.Client(wire.Options()))
+				wire.Refuse(true)
+				checkWaitsEndInTime(t, c.NewMutex("order"), wait, 0)
+				checkBubbleEmpty(t, v, c)
+			})
+		})
+		t.Run(fmt.Sprint("silent ", wait), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+				wire := redistest.NewWire()
+				c := newTestClient(t, v.Client(wire.Options()))
+				wire.On(redistest.Any, redistest.LoseRequest).Times(0)
+				checkWaitsEndInTime(t, c.NewMutex("order"), wait, 0)
+				checkBubbleEmpty(t, v, c)
+			})
+		})
+		t.Run(fmt.Sprint("stopped ", wait), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+				c := newTestClient(t, v.Client())
+				v.Freeze()
+				checkWaitsEndInTime(t, c.NewMutex("order"), wait, 0)
+				v.Thaw()
+				time.Sleep(2 * time.Second)
+				if v.Mini().Exists("order") {
+					t.Error("a late grant is left 2 s after the server ran on")
+				}
+				checkNextEnters(t, c.NewMutex("order"))
+				checkBubbleEmpty(t, v, c)
+			})
+		})
+	}
+	t.Run("killed", func(t *testing.T) {
+		redistest.NoLeaks(t)
+		s := redistest.Start(t)
+		c := newTestClient(t, s.Client())
+		s.Kill()
+		checkWaitsEndInTime(t, c.NewMutex("order"), 700*time.Millisecond, 50*time.Millisecond)
+		if err := c.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+}
+
+func TestA42_HandOversRecoverAfterARestart(t *testing.T) {
+	for _, cause := range []string{"restart", "killed subscriptions"} {
+		t.Run(cause, func(t *testing.T) {
+			redistest.NoLeaks(t)
+			s := redistest.Start(t)
+			a, b := newTestClient(t, s.Client()), newTestClient(t, s.Client())
+			lease := mustLock(t, a.NewMutex("order"))
+			waiting := goLock(func() (*Lease, error) { return b.NewMutex("order").Lock(context.Background()) })
+			eventually(t, 2*time.Second, "the waiter has subscribed", func() bool {
+				n, err := s.Do("PUBSUB", "CHANNELS")
+				topics, ok := n.([]any)
+				return err == nil && ok && len(topics) == 1
+			})
+			if cause == "restart" {
+				s.Restart()
+			} else if _, err := s.Do("CLIENT", "KILL", "TYPE", "pubsub"); err != nil {
+				t.Fatal(err)
+			}
+			recovered := time.Now()
+			if cause == "restart" { // it lost the lock, too
+				waiting.wait(t)
+			} else {
+				<-time.After(2 * time.Second)
+				freed := time.Now()
+				mustUnlock(t, lease)
+				waiting.wait(t)
+				if gap := time.Since(freed); gap > handOverBound {
+					t.Errorf("the waiter entered %v after the release", gap)
+				}
+			}
+			if waiting.err != nil {
+				t.Fatalf("the waiter: %v", waiting.err)
+			}
+			<-time.After(2*time.Second - time.Since(recovered))
+			lease = waiting.lease
+			for i := range 100 {
+				m := []*Client{a, b}[i%2].NewMutex("order")
+				next := goLock(func() (*Lease, error) { return m.Lock(context.Background()) })
+				<-time.After(time.Millisecond)
+				freed := time.Now()
+				mustUnlock(t, lease)
+				next.wait(t)
+				if next.err != nil {
+					t.Fatalf("hand-over %d: %v", i, next.err)
+				}
+				if gap := time.Since(freed); gap > handOverBound {
+					t.Errorf("hand-over %d took %v", i, gap)
+				}
+				lease = next.lease
+			}
+			mustUnlock(t, lease)
+			checkServerEmpty(t, s, a, b)
+		})
+	}
+}
+
+func TestA44_ShortTriesEndWithKnownErrors(t *testing.T) {
+	redistest.NoLeaks(t)
+	s := redistest.Start(t)
+	a, b := newTestClient(t, s.Client()), newTestClient(t, s.Client())
+	var section counter
+	var won, busy, late atomic.Int64
+	var all sync.WaitGroup
+	rounds := fullCount(10000)
+	const workers = 8
+	for i := range workers {
+		all.Go(func() {
+			m := []*Client{a, b}[i%2].NewMutex("order")
+			for range rounds / workers {
+				l, err := m.TryLock(context.Background(), time.Millisecond+rand.N(19*time.Millisecond))
+				switch {
+				case err == nil:
+					section.section(rand.N(8 * time.Millisecond))
+					won.Add(1)
+					if err := l.Unlock(context.Background()); err != nil {
+						t.Errorf("Unlock: %v", err)
+					}
+				case errors.Is(err, ErrNotAcquired) && !IsUnavailable(err):
+					busy.Add(1)
+				case errors.Is(err, os.ErrDeadlineExceeded) && IsUnavailable(err):
+					late.Add(1)
+				default:
+					t.Errorf("TryLock: %v", err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	section.check(t, int(won.Load()))
+	if won.Load() == 0 || busy.Load() == 0 {
+		t.Errorf("%d won, %d busy, %d without an answer in time", won.Load(), busy.Load(), late.Load())
+	}
+	eventually(t, time.Second, "no key is left", func() bool { return serverKeys(t, s) == 0 })
+	checkNextEnters(t, a.NewMutex("order"))
+	checkServerEmpty(t, s, a, b)
+}
+
+func TestA52_TheLeaseIsTheOwner(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		c := warmClient(t, v.Client())
+		m := c.NewMutex("order")
+
+		// Two tasks take turns on one goroutine: neither is inside with the other.
+		first := mustLock(t, m)
+		_, err := m.TryLock(context.Background(), 0)
+		mustErr(t, "a second task on the same goroutine", err, ErrNotAcquired)
+		_, err = m.TryLock(context.Background(), time.Second)
+		mustErr(t, "a second task that waits", err, ErrNotAcquired)
+
+		// A task may end on another goroutine than it began on.
+		var section counter
+		handed := make(chan *Lease)
+		var workers sync.WaitGroup
+		for range 2 {
+			workers.Go(func() {
+				for l := range handed {
+					section.section(time.Millisecond)
+					mustUnlock(t, l)
+				}
+			})
+		}
+		handed <- first
+		for range 50 {
+			handed <- mustLock(t, m)
+		}
+		close(handed)
+		workers.Wait()
+		section.check(t, 51)
+		checkNextEnters(t, m)
+		checkBubbleEmpty(t, v, c)
+	})
+}
+
+func TestC02_KeyWithoutTTLIsHeldBySomeone(t *testing.T) {
+	for _, poll := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+			c := warmClient(t, v.Client())
+			m := c.NewMutex("order")
+			v.Mini().HSet("order", "somebody:1", "1")
+
+			_, err := m.TryLock(context.Background(), 0)
+			mustErr(t, "TryLock(0)", err, ErrNotAcquired)
+			var held *LockError
+			if !errors.As(err, &held) || held.TTL >= 0 {
+				t.Errorf("%v tells a TTL of %v, want a negative one", err, held.TTL)
+			}
+			_, err = m.TryLock(context.Background(), time.Minute)
+			mustErr(t, "TryLock(1m)", err, ErrNotAcquired)
+			if owner := fieldOf(t, v, "order"); owner != "somebody:1" || v.Mini().TTL("order") != 0 {
+				t.Fatalf("the key was touched: owner %q, TTL %v", owner, v.Mini().TTL("order"))
+			}
+
+			waiting := goLock(func() (*Lease, error) { return m.Lock(context.Background()) })
+			time.Sleep(20 * time.Second)
+			v.Mini().Del("order")
+			bound := defaultMaxPollInterval * 11 / 10
+			if !poll {
+				v.Mini().Publish(c.channelOf("order"), "0")
+				bound = 0
+			}
+			waiting.wait(t)
+			if waiting.err != nil {
+				t.Fatalf("the waiter: %v", waiting.err)
+			}
+			if took := waiting.took - 20*time.Second; took > bound {
+				t.Errorf("the waiter entered %v after the key went, want at most %v", took, bound)
+			}
+			mustUnlock(t, waiting.lease)
+			checkBubbleEmpty(t, v, c)
+		})
+	}
+}
+
+// channelOf is where releases of the lock are told.
+func (c *Client) channelOf(name string) string {
+	return c.NewMutex(name).keys.channel
+}
