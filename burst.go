@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+	"weak"
 
 	"go.uber.org/zap"
 )
@@ -22,7 +23,8 @@ type burst struct {
 	// immutable
 	gate  *gate
 	kind  kind
-	owner string
+	keys  *lockKeys
+	owner owner
 	lease time.Duration // that the grant took
 
 	// atomic; rises only, and only by a confirmed renewal, under gate.mu
@@ -30,13 +32,22 @@ type burst struct {
 
 	// guarded by gate.mu
 	holds    []*hold       // the live ones
+	alive    [1]*hold      // the room of holds for a start
+	first    hold          // the one of the grant: most bursts have no other
 	over     bool          // unlocked, lost, or left at Close
 	due      time.Duration // of the next renewal; never when nobody wants one
+	token    int64         // of a fenced lock: the newest given out
+	lastTok  int64         // the last that was reserved with the grant
 	verifyAt time.Duration // when to ask Redis whether the owner still stands; never: no need
 	alone    bool          // renew in a script of its own: company failed
 	failing  bool          // the newest renewal failed
 	verified time.Duration // when that was last asked
-	renewing chan struct{} // closed when the renewal in flight is answered or given up
+	answered time.Duration // when Redis last confirmed the owner
+	passedAt time.Duration // when it was first passed; 0 not yet
+
+	doubted   bool          // a message told of a release that may be ours
+	doubtedAt time.Duration // when; an answer to a later question clears it
+	renewing  chan struct{} // closed when the renewal in flight is answered or given up
 
 	entry entry // guarded by watchdog.mu
 }
@@ -46,23 +57,28 @@ type burst struct {
 type hold struct {
 	// immutable
 	burst    *burst
+	keys     *lockKeys // with the name that the caller gave
 	watchdog bool
+	maxHold  time.Duration // 0: none
+	token    int64         // of a fenced lock
 	caller   uintptr
 	since    time.Duration
 
 	// atomic
-	end       atomic.Int64 // of this hold alone: its lease time or max hold
-	forgotten atomic.Bool  // set by the cleanup of an unreachable Lease
-	watched   atomic.Bool  // somebody can learn of a loss
+	end     atomic.Int64 // of this hold alone: its lease time or max hold
+	watched atomic.Bool  // somebody can learn of a loss
 
 	// guarded by gate.mu
-	err      error // why it ended; nil while it is live
-	lost     bool  // it ended by itself, not by Unlock or Close
-	unlocked bool
-	warned   bool
-	pin      *Lease // keeps the Lease reachable for a caller that only has Done
-	done     chan struct{}
-	tied     map[*tie]struct{}
+	err       error // why it ended, a sentinel; nil while it is live
+	lost      bool  // it ended by itself, not by Unlock or Close
+	unlocked  bool
+	warned    bool
+	forgotten bool                // its Lease is unreachable
+	lease     *Lease              // until the watchdog's first look, or for a caller that has only Done
+	seen      weak.Pointer[Lease] // after that
+	pinned    bool                // lease stays
+	done      chan struct{}       // made when it is asked for
+	tied      map[*tie]struct{}
 }
 
 // tie is one context that ends with its hold.
@@ -88,6 +104,27 @@ func (h *hold) place() string {
 	return fmt.Sprintf("%s:%d", f.File, f.Line)
 }
 
+// lookLocked notices a Lease that became unreachable without Unlock. At first the
+// hold itself keeps the Lease, which costs a short hold nothing; from the first
+// look on only a caller does.
+func (h *hold) lookLocked() {
+	switch {
+	case h.pinned, h.err != nil: // Close has ended it: its holder may still unlock
+	case h.lease != nil:
+		h.seen, h.lease = weak.Make(h.lease), nil
+	case h.seen.Value() == nil:
+		h.forgotten = true
+	}
+}
+
+// reasonLocked is why the hold ended, for its caller; nil while it is live.
+func (h *hold) reasonLocked() error {
+	if h.err == nil {
+		return nil
+	}
+	return h.wrap("lease", h.err)
+}
+
 // raise moves trust to at, never back.
 func (b *burst) raise(at time.Duration) {
 	if int64(at) > b.trusted.Load() {
@@ -101,6 +138,8 @@ type ending struct {
 	ties map[*tie]struct{}
 	done chan struct{}
 	err  error
+	hold *hold  // to log about; nil for none
+	note string // what to log
 }
 
 // tell closes what hangs on an ended hold.
@@ -112,6 +151,14 @@ func (e ending) tell() {
 	if e.done != nil {
 		close(e.done)
 	}
+	if e.hold != nil {
+		e.hold.warn(e.note)
+	}
+}
+
+// warn logs about a hold. The logger may call back, so no mutex may be held.
+func (h *hold) warn(note string) {
+	h.burst.gate.c.cfg.log.Warn(note, zap.String("lock", h.keys.name), zap.String("taken at", h.place()))
 }
 
 func tellAll(endings []ending) {
@@ -124,15 +171,15 @@ func tellAll(endings []ending) {
 // heard already when Close ended the hold before.
 func (h *hold) endLocked(err error) ending {
 	told := h.err != nil
-	h.err = &LockError{Op: "lease", Name: h.burst.gate.keys.name, Err: err}
+	h.err = err
 	if told {
 		return ending{}
 	}
-	e := ending{h.tied, h.done, h.err}
-	h.tied, h.pin = nil, nil
-	if h.done == nil {
-		h.done = closedChan()
+	e := ending{ties: h.tied, done: h.done}
+	if e.ties != nil {
+		e.err = h.wrap("lease", err)
 	}
+	h.tied, h.lease = nil, nil
 	return e
 }
 
@@ -161,7 +208,7 @@ func (b *burst) expireLocked(now time.Duration) (endings []ending) {
 	gone := now >= time.Duration(b.trusted.Load())
 	for i := 0; i < len(b.holds); {
 		h := b.holds[i]
-		if !gone && h.live(now) && !h.forgotten.Load() {
+		if !gone && h.live(now) && !h.forgotten {
 			i++
 			continue
 		}
@@ -173,10 +220,10 @@ func (b *burst) expireLocked(now time.Duration) (endings []ending) {
 	return endings
 }
 
-// takenLocked ends the whole burst: Redis says that the owner does not hold.
-func (b *burst) takenLocked() (endings []ending) {
+// takenLocked ends the whole burst: its owner does not hold any more.
+func (b *burst) takenLocked(why string) (endings []ending) {
 	for len(b.holds) > 0 {
-		endings = append(endings, b.loseLocked(b.holds[0], "Redis no longer has it")...)
+		endings = append(endings, b.loseLocked(b.holds[0], why)...)
 	}
 	b.overLocked()
 	return endings
@@ -186,13 +233,12 @@ func (b *burst) takenLocked() (endings []ending) {
 func (b *burst) loseLocked(h *hold, why string) []ending {
 	b.dropLocked(h)
 	h.lost = true
-	log := b.gate.c.cfg.log.With(zap.String("lock", b.gate.keys.name), zap.String("taken at", h.place()))
-	if h.forgotten.Load() {
-		log.Warn("a lease was dropped without Unlock; its lock is no longer renewed")
-	} else {
-		log.Warn("lease lost: " + why)
+	e := h.endLocked(ErrLost)
+	e.hold, e.note = h, "lease lost: "+why
+	if h.forgotten {
+		e.note = "a lease was dropped without Unlock; its lock is no longer renewed"
 	}
-	return []ending{h.endLocked(ErrLost)}
+	return []ending{e}
 }
 
 // overLocked frees the gate after the burst's last hold. Nothing is released in

@@ -29,21 +29,26 @@ type Client struct {
 	dog      *watchdog
 	subs     *subscriber
 	orphans  *orphanage
+	strings  *stringKind
 	root     context.Context // of the client's own work; never ends
 	stopping chan struct{}   // closed when Close stops the background work
+	idle     chan struct{}   // closed when, after Close, nobody refers to a gate
 
-	// atomic
+	// atomic; closed and stopped change under mu
 	warnedSelf atomic.Bool
+	closed     atomic.Bool // no new calls
+	stopped    atomic.Bool // no new goroutines; leases that are left are given up
+
+	waiters sync.Pool // of callers that were given a lease
 
 	tasks sync.WaitGroup // goroutines; added to under mu only
 
-	// guarded by mu
+	// guarded by mu, which is taken after all others: a gate's comes first, then
+	// the watchdog's, the orphanage's or the subscriber's
 	mu       sync.Mutex
-	gates    map[string]*gate // by mapped name
-	closed   bool             // no new calls
-	stopped  bool             // no new goroutines; leases that are left are given up
-	busy     int              // references to gates: calls, bursts, drivers
-	idle     chan struct{}    // closed when busy falls to 0 after Close
+	gates    map[string]*gate // by place
+	sweepAt  int              // how many gates are too many to keep idle ones
+	idleOnce sync.Once        // closes idle
 	closeErr error
 	finished chan struct{} // closed when Close is done
 }
@@ -51,8 +56,9 @@ type Client struct {
 // New returns a client that keeps locks in rdb, a *redis.Client (plain or
 // Sentinel) or a *redis.ClusterClient. Others are refused, and so is a bad
 // option. It sends nothing. rdb stays the caller's to close, after the client;
-// the client keeps up to a few connections of its own for renewals and one for
-// messages. New panics on a nil rdb or option.
+// the client keeps a connection of its own for renewals, to each node, and one for
+// messages. On a cluster, Close waits for as long as rdb's own ReadTimeout when
+// Redis hangs: do not switch that off. New panics on a nil rdb or option.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	return newClient(rdb, bootOffset, opts)
 }
@@ -82,28 +88,44 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 		root:     context.Background(),
 		stopping: make(chan struct{}),
 		gates:    make(map[string]*gate),
+		sweepAt:  idleGates,
 		idle:     make(chan struct{}),
 		finished: make(chan struct{}),
 	}
 	c.dog = newWatchdog(c)
 	c.subs = newSubscriber(c)
 	c.orphans = newOrphanage(c)
-	run.clock, run.spawn, run.onBack = c.clock, c.spawn, c.dog.verifyAll
+	c.strings = newStringKind(run.bySlot)
+	run.clock, run.spawn, run.onBack, run.root = c.clock, c.spawn, c.dog.verifyAll, c.root
+	run.lanes, run.only = make(map[int]*lane), run.newLaneTo(run.mainClient, false)
 	return c, nil
 }
+
+// idleGates is how many gates may stay though nobody refers to them.
+const idleGates = 1024
 
 // NewMutex returns the lock called name, on the wire Redisson's RLock of that
 // name. It does no I/O; a bad name or option makes the first call fail. The name
 // has 1 byte to 32 KiB; mapped, it has no brace at all, or its first "{" comes
 // before every "}" and closes over a hash tag that is not empty.
 func (c *Client) NewMutex(name string, opts ...LockOption) *Mutex {
-	m := &Mutex{c: c, kind: hashKind{}}
-	m.keys, m.err = newLockKeys(name, c.cfg.mapName)
+	return c.newMutex(hashKind{}, name, opts)
+}
+
+// newMutex is one lock of kind k.
+func (c *Client) newMutex(k kind, name string, opts []LockOption) *Mutex {
+	m := &Mutex{c: c, kind: k}
+	m.keys, m.err = newLockKeys(k, name, c.cfg.mapName)
+	m.own = leaseKey{c, m.keys.key}
 	conf, err := lockConfig{}.with(c.cfg.lockDefaults, c.cfg.watchdogTimeout)
+	conf.tokenTTLSet = false // a default for those it suits
 	if err == nil {
 		conf, err = conf.with(opts, c.cfg.watchdogTimeout)
 	}
-	m.conf = conf
+	if err == nil {
+		err = conf.suits(k)
+	}
+	m.conf, m.leaseArg = conf, leaseArg(cmp.Or(conf.lease, c.cfg.watchdogTimeout))
 	if m.err == nil {
 		m.err = err
 	}
@@ -116,7 +138,8 @@ func (c *Client) ID() string { return c.id }
 
 // HeldLock is one lease as Held lists it.
 type HeldLock struct {
-	// Name is the lock's name; Kind is "mutex".
+	// Name is the lock's name; Kind is "mutex",
+	// "fenced mutex" or "SET NX mutex".
 	Name, Kind string
 	// Caller is the file and line that took the lock.
 	Caller string
@@ -127,7 +150,7 @@ type HeldLock struct {
 }
 
 // Held lists the leases of this client that are live, by name and age, from
-// memory.
+// memory: also those that Close has ended and nobody has unlocked yet.
 func (c *Client) Held() []HeldLock {
 	var held []HeldLock
 	for _, g := range c.allGates() {
@@ -139,34 +162,33 @@ func (c *Client) Held() []HeldLock {
 	return held
 }
 
-// Close ends the client. New calls and all waiters get ErrClosed at once, and
-// every lease's context is cancelled with it. Holders have the unlock timeout
-// (WithUnlockTimeout) to Unlock, and their leases are renewed meanwhile; what
-// they do not give back is not released under running work but left to expire,
-// and the error names it. Close waits for all of this and for its goroutines;
-// it does not close the Redis client. Called again, it returns the same.
+// Close ends the client. New calls and all waiters get ErrClosed at once (a Lock
+// whose context cannot end may first have to end the attempt it is in, of at most
+// 1 s when Redis does not answer), and every lease's context is cancelled with it.
+// Holders have the unlock timeout (WithUnlockTimeout) to Unlock, and their leases
+// are renewed meanwhile; what they do not give back is not released under running
+// work but left to expire, and the error names it. Close waits for all of this and
+// for its goroutines, about 1 s beyond the unlock timeout when Redis does not
+// answer. It does not close the Redis client. Called again, it returns the same.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
+	again := c.closed.Swap(true)
+	c.mu.Unlock()
+	if again {
 		<-c.finished
 		return c.closeErr
 	}
-	c.closed = true
-	if c.busy == 0 {
-		close(c.idle)
-	}
-	c.mu.Unlock()
 	defer close(c.finished)
 
 	for _, g := range c.allGates() {
 		g.close()
 	}
+	c.checkIdle()
 	c.clock.wait(c.idle, c.clock.now()+c.cfg.unlockTimeout)
 	c.orphans.last()
 
 	c.mu.Lock()
-	c.stopped = true
+	c.stopped.Store(true)
 	c.mu.Unlock()
 	var left []string
 	for _, g := range c.allGates() {
@@ -187,42 +209,46 @@ func (c *Client) Close() error {
 
 // gate returns the gate of a lock, referenced for the caller, who must release
 // it.
-func (c *Client) gate(keys lockKeys) (*gate, error) {
+func (c *Client) gate(keys *lockKeys) (*gate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closed.Load() {
 		return nil, ErrClosed
 	}
-	g := c.gates[keys.key]
+	g := c.gates[keys.place]
 	if g == nil {
-		g = &gate{c: c, keys: keys, poke: make(chan struct{}, 1)}
-		c.gates[keys.key] = g
+		c.sweepLocked()
+		g = &gate{c: c, keys: keys}
+		c.gates[keys.place] = g
 	}
-	g.refs++
-	c.busy++
+	g.retain() // it cannot be dead: gates die under mu, and leave the map
 	return g, nil
 }
 
-// retain adds a reference to a gate that has one.
-func (c *Client) retain(g *gate) {
-	c.mu.Lock()
-	g.refs++
-	c.busy++
-	c.mu.Unlock()
+// sweepLocked forgets the gates that nobody refers to, when there are many. A
+// few are kept: most locks are taken again.
+func (c *Client) sweepLocked() {
+	if len(c.gates) < c.sweepAt {
+		return
+	}
+	for place, g := range c.gates {
+		if g.refs.CompareAndSwap(0, gateDead) {
+			delete(c.gates, place)
+		}
+	}
+	c.sweepAt = max(idleGates, 2*len(c.gates))
 }
 
-// release drops a reference; a gate without any is forgotten.
-func (c *Client) release(g *gate) {
+// checkIdle tells Close when nobody refers to any gate.
+func (c *Client) checkIdle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	g.refs--
-	c.busy--
-	if g.refs == 0 {
-		delete(c.gates, g.keys.key)
+	for _, g := range c.gates {
+		if g.refs.Load() != 0 {
+			return
+		}
 	}
-	if c.busy == 0 && c.closed {
-		close(c.idle)
-	}
+	c.idleOnce.Do(func() { close(c.idle) })
 }
 
 func (c *Client) allGates() []*gate {
@@ -239,7 +265,7 @@ func (c *Client) allGates() []*gate {
 // is past that.
 func (c *Client) spawn(f func()) bool {
 	c.mu.Lock()
-	if c.stopped {
+	if c.stopped.Load() {
 		c.mu.Unlock()
 		return false
 	}
@@ -252,20 +278,14 @@ func (c *Client) spawn(f func()) bool {
 	return true
 }
 
-// ended reports whether Close has given up the leases that were left.
-func (c *Client) ended() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.stopped
-}
-
 // newOwner is an owner that nobody else can be, not even a process cloned from
 // this one's memory: its number is drawn from crypto/rand for every attempt.
-func (c *Client) newOwner() string {
+func (c *Client) newOwner() owner {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails: crypto/rand ends the process first
-	n := binary.BigEndian.Uint64(b[:]) >> 1
-	return c.id + ":" + strconv.FormatUint(n, 10)
+	text := make([]byte, 0, 64)
+	text = append(append(text, c.id...), ':')
+	return string(strconv.AppendUint(text, binary.BigEndian.Uint64(b[:])>>1, 10))
 }
 
 // warnOnce logs what concerns the use of the client, the first time.

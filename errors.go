@@ -15,25 +15,33 @@ var (
 	ErrNotAcquired = errors.New("not acquired")
 
 	// ErrLost says that this process may no longer trust the lease: it ran out,
-	// could not be renewed in time, was taken away in Redis, or was forgotten.
+	// could not be renewed in time, passed its WithMaxHold, was taken away in
+	// Redis, or was dropped without Unlock.
 	ErrLost = errors.New("lease lost")
 
-	// ErrNotHeld says that the lease had already been unlocked.
+	// ErrNotHeld says that there is nothing to unlock: the lease was unlocked
+	// before or is nil, or ForceUnlock found the lock free.
 	ErrNotHeld = errors.New("not held")
 
 	// ErrClosed says that the client was closed.
 	ErrClosed = errors.New("client closed")
 
 	// ErrWrongType says that the lock's key holds something that is not a lock
-	// of this kind. Nothing of it was changed.
+	// of this kind, or, for ForceUnlock, more than one owner. Nothing of it was
+	// changed.
 	ErrWrongType = errors.New("key holds another type")
+
+	// ErrTokenRange says that the counter of a fenced lock is not an integer
+	// below 2^53 - 1, so that no exact token can follow. Nothing was taken.
+	ErrTokenRange = errors.New("token counter out of range")
 )
 
 // LockError is around every error of this package that concerns one lock.
 type LockError struct {
-	// Op is what was tried: "lock", "try lock", "unlock", "info" or "lease".
+	// Op is what was tried: "lock", "try lock", "unlock", "force unlock",
+	// "extend", "info" or "lease".
 	Op string
-	// Name is the lock's name as given to NewMutex.
+	// Name is the lock's name as given to NewMutex or its like.
 	Name string
 	// TTL is, with ErrNotAcquired, how long the holder's lease still ran when
 	// it was last seen; 0 when unknown, negative when it has no end.
@@ -84,6 +92,12 @@ func (e *noAnswerError) Error() string {
 }
 func (e *noAnswerError) Timeout() bool        { return true }
 func (e *noAnswerError) Is(target error) bool { return target == os.ErrDeadlineExceeded }
+
+// errUnseen says that a renewal script could not look at the key.
+var errUnseen = errors.New("the server could not look at the lock")
+
+// errForced says that a grant was taken away before it was heard of.
+var errForced = errors.New("forced open while it was being granted")
 
 // slowError says that a grant came too late to be of use.
 type slowError struct{ trip, lease time.Duration }

@@ -1,10 +1,10 @@
 package watchlock
 
 import (
-	"container/list"
 	"math"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,9 +12,13 @@ const (
 	firstPoll    = 250 * time.Millisecond // the shortest poll interval of a waiter
 	afterExpiry  = 2 * time.Millisecond   // how long after a lease's end to try
 	expiryJitter = 10 * time.Millisecond  // so that not all clients try at once
-	messageGrace = 5 * time.Millisecond   // how long to wait for the message of our own release
+	yieldPause   = 3 * time.Millisecond   // after a release that others heard
+	echoWait     = 100 * time.Millisecond // for the message of our own release
 	firstRetry   = 5 * time.Millisecond   // after a try that got no reply
 	lastRetry    = 500 * time.Millisecond
+	tokensEach   = 64                    // tokens to reserve for each waiter
+	mostTokens   = 1024                  // and at most, for one grant
+	confirmedAge = time.Second           // of Redis's last word, to ask when a subscription begins
 	verifyGap    = 50 * time.Millisecond // between looks caused by messages
 	slowGrants   = 3                     // grants too slow to use before Lock says so
 )
@@ -36,36 +40,75 @@ const (
 type gate struct {
 	// immutable
 	c    *Client
-	keys lockKeys
-	poke chan struct{} // one slot; wakes the driver, which then looks what is new
+	keys *lockKeys
 
 	mu sync.Mutex
 	// guarded by mu
-	queue     list.List // of *waiter, first come first
+	queue     queue
 	once      []*waiter // those of the queue that want one answer only
 	held      *burst
 	releasing bool // our Unlock is on its way: not held, not free
 	releaseAt time.Duration
-	driving   bool // the driver runs
-	joined    bool // subscribed, or asked to be
+	yieldTo   time.Duration // no attempt before this
+	echoBy    time.Duration // a message before this is that of our own release
+	driving   bool          // the driver runs
+	joined    bool          // subscribed, or asked to be
 	closed    bool
-	attempt   attempt // the newest
-	want      int     // number of the attempt that somebody new needs
-	hints     uint64  // messages, confirmations, reconnections seen
-	tried     uint64  // hints as they stood before the newest attempt
+	attempt   attempt       // the newest
+	want      int           // number of the attempt that somebody new needs
+	owned     [1]ownedKey   // the argument of the attempt or release under way, whose goroutine alone touches it
+	poke      chan struct{} // one slot, made for the first driver that may sleep
+	hints     uint64        // messages, confirmations, reconnections seen
+	tried     uint64        // hints as they stood before the newest attempt
 	last      answer
 	lastHeld  int // number of the newest attempt answered "held"
 
-	refs int // guarded by Client.mu: calls, bursts and the driver
+	// atomic
+	refs atomic.Int64 // calls, bursts and the driver
+}
+
+// gateDead is the count of references of a gate that is forgotten.
+const gateDead = math.MinInt64 / 2
+
+// retain adds a reference, unless the gate is dead.
+func (g *gate) retain() bool {
+	for {
+		n := g.refs.Load()
+		if n < 0 {
+			return false
+		}
+		if g.refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// release drops a reference.
+func (g *gate) release() {
+	if g.refs.Add(-1) == 0 && g.c.closed.Load() {
+		g.c.checkIdle()
+	}
 }
 
 // attempt is one try to acquire.
 type attempt struct {
 	n      int
-	owner  string
+	owner  owner
 	want   want
 	flying bool
 	sentAt time.Duration
+
+	reserve int  // tokens to take, so that a pass has one of its own
+	doubted bool // a message came meanwhile: verify what it gets
+	forced  bool // its owner was taken away meanwhile: do not believe it
+}
+
+// owned is what a script needs to act for the attempt.
+func (a *attempt) owned() ownedKey {
+	return ownedKey{
+		keys: a.want.keys, owner: a.owner, lease: a.want.lease, leaseArg: a.want.leaseArg,
+		tokenTTL: a.want.tokenTTL, reserve: a.reserve,
+	}
 }
 
 // answer is what the newest finished attempt said.
@@ -79,37 +122,51 @@ type answer struct {
 // want is what a waiter asks for.
 type want struct {
 	kind     kind
+	keys     *lockKeys // with the caller's name for the lock, and its token counter
 	watchdog bool
 	lease    time.Duration // the TTL to take
+	leaseArg any           // the same, boxed once
 	maxHold  time.Duration // 0: none
+	tokenTTL time.Duration // of a fenced lock's counter; 0: none
 }
 
 // suits reports whether a grant for w can be handed to somebody who wants o.
 func (w want) suits(o want) bool { return w.kind == o.kind && w.lease == o.lease }
 
-// wake lets the driver look what is new.
-func (g *gate) wake() {
+// wakeLocked lets the driver look what is new.
+func (g *gate) wakeLocked() {
 	select {
 	case g.poke <- struct{}{}:
 	default:
 	}
 }
 
-// hint says that the lock may have become free: a message, a confirmed
-// subscription or a new connection. While we believe we hold, a message means
-// that somebody released or forced it, so Redis is asked: at once, or when the
-// last such question is verifyGap ago.
+// hint says that the lock may have become free: a message, or a confirmed
+// subscription, before which a message would not have been heard. While we believe
+// we hold, that means that somebody may have released or forced it, so Redis is
+// asked: at once, or when the last such question is verifyGap ago. (A subscription
+// that begins soon after Redis's last word leaves little unheard.)
 func (g *gate) hint(message bool) {
 	now := g.c.clock.now()
 	g.mu.Lock()
 	g.hints++
 	b := g.held
 	next := never
-	if message && b != nil {
+	switch {
+	case message && now < g.echoBy:
+		// The message of our own release, most likely. If not, a look soon does.
+		g.echoBy = 0
+		if b != nil {
+			b.verifyAt = min(b.verifyAt, now+verifyGap)
+			next = b.nextLocked()
+		}
+	case b != nil && (message || now-b.answered > confirmedAge):
 		next = b.verifyLocked(max(now, b.verified+verifyGap))
+	case message && g.attempt.flying:
+		g.attempt.doubted = true
 	}
+	g.wakeLocked()
 	g.mu.Unlock()
-	g.wake()
 	if next != never {
 		g.c.dog.schedule(b, next)
 	}
@@ -136,64 +193,112 @@ func (g *gate) unsubscribeLocked() {
 
 // driveLocked has an attempt made for the first waiter, soon.
 func (g *gate) driveLocked() {
-	if g.held != nil || g.releasing || g.closed || g.queue.Len() == 0 {
+	if g.held != nil || g.releasing || g.closed || g.queue.n == 0 {
 		return
 	}
 	if g.driving {
-		g.wake()
+		g.wakeLocked()
 		return
 	}
-	g.startLocked(0)
+	g.startLocked()
+	g.spawnLocked(0)
 }
 
-// startLocked starts the driver, which first waits for a hint during pause.
-func (g *gate) startLocked(pause time.Duration) {
+// startLocked makes the caller the driver.
+func (g *gate) startLocked() {
 	g.driving = true
-	g.c.retain(g)
+	g.retain()
+}
+
+// spawnLocked has a goroutine of its own go on with driving.
+func (g *gate) spawnLocked(pause time.Duration) {
+	if g.poke == nil {
+		g.poke = make(chan struct{}, 1)
+	}
 	if !g.c.spawn(func() { g.drive(pause) }) {
 		g.stopDrivingLocked()
 	}
 }
 
+// tryHere makes the driver's first attempt on the goroutine of the caller, who
+// has time for it.
+func (g *gate) tryHere() {
+	if pause, again := g.try(); again {
+		g.mu.Lock()
+		g.spawnLocked(pause)
+		g.mu.Unlock()
+	}
+}
+
 func (g *gate) stopDrivingLocked() {
 	g.driving = false
-	if g.queue.Len() == 0 {
+	if g.queue.n == 0 {
 		g.unsubscribeLocked()
 	}
-	g.c.release(g)
+	g.release()
 }
 
 // drive makes attempts until the lock is granted or nobody waits.
 func (g *gate) drive(pause time.Duration) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	for {
+	for again := true; again; {
 		if pause > 0 {
 			g.sleep(timer, pause)
 		}
-		w, a, before, ok := g.begin()
-		if !ok {
+		g.yield()
+		pause, again = g.try()
+	}
+}
+
+// try makes one attempt, or ends the driver.
+func (g *gate) try() (pause time.Duration, again bool) {
+	w, a, before, ok := g.begin()
+	if !ok {
+		return 0, false
+	}
+	g.owned[0] = a.owned()
+	got, res := a.want.kind.acquire(g.c.runner.here(w.ctx), &g.owned[0], before)
+	return g.settle(w, a, got, res)
+}
+
+// yield waits while a release of ours that others heard is young: they get the
+// lock first, or a loop of Lock and Unlock here would keep them out.
+func (g *gate) yield() {
+	for {
+		g.mu.Lock()
+		until := g.yieldTo
+		g.mu.Unlock()
+		left := until - g.c.clock.now()
+		if left <= 0 {
 			return
 		}
-		c := a.want.kind.acquire(ownedKey{g.keys, a.owner, a.want.lease}, before)
-		res := g.c.runner.do(w.ctx, c, attemptTimeout, nil)
-		if pause, ok = g.settle(w, a, res); !ok {
+		timer := time.NewTimer(left)
+		select {
+		case <-timer.C:
+		case <-g.poke: // somebody came who cannot wait that long
+		case <-g.c.stopping:
+			timer.Stop()
 			return
 		}
+		timer.Stop()
 	}
 }
 
 // begin starts an attempt for the first waiter, or ends the driver.
-func (g *gate) begin() (w *waiter, a attempt, before []string, ok bool) {
+func (g *gate) begin() (w *waiter, a attempt, before []owner, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed || g.held != nil || g.releasing || g.queue.Len() == 0 {
+	if g.closed || g.held != nil || g.releasing || g.queue.n == 0 {
 		g.stopDrivingLocked()
 		return nil, a, nil, false
 	}
-	w = g.queue.Front().Value.(*waiter)
+	w = g.queue.first
 	g.tried = g.hints
-	g.attempt = attempt{g.attempt.n + 1, g.c.newOwner(), w.want, true, g.c.clock.now()}
+	g.attempt = attempt{n: g.attempt.n + 1, owner: g.c.newOwner(), want: w.want, flying: true, sentAt: g.c.clock.now()}
+	if others := g.queue.n - 1; others > 0 && g.c.cfg.localHandoff > 0 {
+		g.attempt.reserve = min(others*tokensEach, mostTokens)
+	}
 	return w, g.attempt, g.c.orphans.of(g.keys.key), true
 }
 
@@ -205,7 +310,7 @@ func (g *gate) sleep(timer *time.Timer, pause time.Duration) {
 	timer.Reset(pause)
 	for {
 		g.mu.Lock()
-		try := g.closed || g.queue.Len() == 0 || g.hints != g.tried || g.want > g.attempt.n
+		try := g.closed || g.queue.n == 0 || g.hints != g.tried || g.want > g.attempt.n
 		g.mu.Unlock()
 		if try {
 			return
@@ -222,34 +327,30 @@ func (g *gate) sleep(timer *time.Timer, pause time.Duration) {
 
 // settle decides what an attempt came to. It returns how long to pause before
 // the next, or false when the driver's work is done.
-func (g *gate) settle(w *waiter, a attempt, res result) (pause time.Duration, again bool) {
-	granted, ttl := false, time.Duration(0)
-	if res.fate == replied {
-		var err error
-		if granted, ttl, err = readAcquire(res.reply); err != nil {
-			res.fate, res.err = unknown, err
-		}
-	}
-	orphan := ownedKey{g.keys, a.owner, a.want.lease}
+func (g *gate) settle(w *waiter, a attempt, got grant, res result) (pause time.Duration, again bool) {
 	now := g.c.clock.now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.attempt.flying = false
-	g.last = answer{n: a.n, at: now, ttl: ttl, err: res.err}
+	g.last = answer{n: a.n, at: now, ttl: got.ttl, err: res.err}
 	waited := now - w.since
 
-	if res.fate == replied && granted {
-		return g.grantedLocked(w, a, res, now)
+	if res.fate == replied && got.taken && g.attempt.forced {
+		res.fate, res.err = unknown, unavailable(errForced)
+		g.last.err = res.err
+	}
+	if res.fate == replied && got.taken {
+		return g.grantedLocked(w, a, got, res, now)
 	}
 	switch res.fate {
 	case replied:
 		g.lastHeld = a.n
 		g.answerOnceLocked(a.n, func(o *waiter) error { return g.busyLocked(o, now) })
 		g.subscribeLocked()
-		poll := min(max(waited, firstPoll), g.c.cfg.maxPollInterval)
+		poll := min(max(waited, firstPoll), g.c.cfg.maxPollInterval, a.want.kind.maxPoll())
 		pause = poll + jitter(poll/10)
-		if ttl >= 0 {
-			pause = min(pause, ttl+afterExpiry+jitter(expiryJitter))
+		if got.ttl >= 0 {
+			pause = min(pause, got.ttl+afterExpiry+jitter(expiryJitter))
 		}
 	case refused:
 		g.failLocked(w, a, res.err)
@@ -263,14 +364,14 @@ func (g *gate) settle(w *waiter, a attempt, res result) (pause time.Duration, ag
 		g.answerOnceLocked(a.n, func(*waiter) error { return res.err })
 		pause = retryPause(waited)
 	case unknown:
-		g.c.orphans.add(a.want.kind, orphan, false)
+		g.c.orphans.add(a.want.kind, a.owned(), false)
 		g.answerOnceLocked(a.n, func(*waiter) error { return res.err })
 		pause = firstRetry
 		if res.took < attemptTimeout {
 			pause = retryPause(waited)
 		}
 	}
-	if g.queue.Len() == 0 {
+	if g.queue.n == 0 {
 		g.stopDrivingLocked()
 		return 0, false
 	}
@@ -280,7 +381,7 @@ func (g *gate) settle(w *waiter, a attempt, res result) (pause time.Duration, ag
 // failLocked ends the wait of w with err, if it still waits, and of those who
 // wanted this one answer.
 func (g *gate) failLocked(w *waiter, a attempt, err error) {
-	if w.elem != nil {
+	if w.queued {
 		g.deliverLocked(w, delivery{err: err})
 	}
 	g.answerOnceLocked(a.n, func(*waiter) error { return err })
@@ -288,39 +389,45 @@ func (g *gate) failLocked(w *waiter, a attempt, err error) {
 
 // grantedLocked makes a burst of a grant and gives it to the first waiter whom
 // it suits, or gives it back.
-func (g *gate) grantedLocked(w *waiter, a attempt, res result, now time.Duration) (time.Duration, bool) {
+func (g *gate) grantedLocked(w *waiter, a attempt, got grant, res result, now time.Duration) (time.Duration, bool) {
 	trusted := res.sentAt + a.want.lease - margin(a.want.lease)
 	slow := trusted-now < a.want.lease/2
 	var to *waiter
-	for e := g.queue.Front(); e != nil && !slow && !g.closed; e = e.Next() {
-		if o := e.Value.(*waiter); a.want.suits(o.want) {
+	for o := g.queue.first; o != nil && !slow && !g.closed; o = o.behind {
+		if a.want.suits(o.want) {
 			to = o
 			break
 		}
 	}
 	if to == nil {
-		g.c.orphans.add(a.want.kind, ownedKey{g.keys, a.owner, a.want.lease}, true)
+		g.c.orphans.add(a.want.kind, a.owned(), true)
 		if slow {
 			g.tooSlowLocked(w, a, res)
 		}
-		if g.queue.Len() == 0 {
+		if g.queue.n == 0 {
 			g.stopDrivingLocked()
 			return 0, false
 		}
 		return 0, true
 	}
-	b := &burst{gate: g, kind: a.want.kind, owner: a.owner, lease: a.want.lease, due: never, verifyAt: never, verified: now - verifyGap}
+	b := &burst{
+		gate: g, kind: a.want.kind, keys: a.want.keys, owner: a.owner, lease: a.want.lease, token: got.token, lastTok: got.last,
+		due: never, verifyAt: never, verified: now - verifyGap, answered: now,
+	}
 	b.raise(trusted)
 	g.held = b
-	g.c.retain(g)
+	g.retain()
 	lease := b.holdLocked(to.want, trusted, now, to.caller)
 	if to.want.watchdog {
 		b.due = res.sentAt + g.c.cfg.watchdogTimeout/3
 	}
+	if g.attempt.doubted {
+		b.verifyLocked(now)
+	}
 	g.c.dog.add(b, b.nextLocked(), to.want.watchdog)
 	g.deliverLocked(to, delivery{lease: lease})
 	g.answerOnceLocked(math.MaxInt, func(o *waiter) error { return g.busyLocked(o, now) })
-	if g.queue.Len() > 0 {
+	if g.queue.n > 0 {
 		g.subscribeLocked()
 	}
 	g.stopDrivingLocked()
@@ -365,5 +472,5 @@ func (g *gate) freeLocked(b *burst) {
 	g.held = nil
 	g.c.dog.remove(b)
 	g.driveLocked()
-	g.c.release(g)
+	g.release()
 }

@@ -10,7 +10,12 @@ import (
 // holdLocked makes one more lease on b. since is when its own time began:
 // trusted is the end of trust that a grant or an extension of its own earned.
 func (b *burst) holdLocked(w want, trusted, since time.Duration, caller uintptr) *Lease {
-	h := &hold{burst: b, watchdog: w.watchdog, caller: caller, since: since}
+	h := &b.first
+	if h.burst != nil {
+		h = &hold{}
+	}
+	h.burst, h.keys, h.watchdog, h.maxHold = b, w.keys, w.watchdog, w.maxHold
+	h.token, h.caller, h.since = b.token, caller, since
 	end := never
 	if !w.watchdog {
 		end = trusted
@@ -19,6 +24,9 @@ func (b *burst) holdLocked(w want, trusted, since time.Duration, caller uintptr)
 		end = min(end, since+w.maxHold)
 	}
 	h.end.Store(int64(end))
+	if b.holds == nil {
+		b.holds = b.alive[:0]
+	}
 	b.holds = append(b.holds, h)
 	return newLease(h)
 }
@@ -39,6 +47,7 @@ func (b *burst) nextLocked() time.Duration {
 // verifyLocked has Redis asked about b at the instant at, or earlier if that is
 // planned, and returns when the watchdog must look.
 func (b *burst) verifyLocked(at time.Duration) time.Duration {
+	b.doubted, b.doubtedAt = true, b.gate.c.clock.now()
 	b.verifyAt = min(b.verifyAt, at)
 	return b.nextLocked()
 }
@@ -51,7 +60,7 @@ func (g *gate) check(h *hold) error {
 	if h.err == nil && !h.live(now) {
 		endings = h.burst.expireLocked(now)
 	}
-	err := h.err
+	err := h.reasonLocked()
 	g.mu.Unlock()
 	tellAll(endings)
 	return err
@@ -64,8 +73,12 @@ func (g *gate) done(l *Lease) <-chan struct{} {
 	defer g.mu.Unlock()
 	h := l.hold
 	h.watched.Store(true)
-	if h.done == nil {
-		h.done, h.pin = make(chan struct{}), l
+	switch {
+	case h.done != nil:
+	case h.err != nil:
+		h.done = closedChan()
+	default:
+		h.done, h.lease, h.pinned = make(chan struct{}), l, true
 	}
 	return h.done
 }
@@ -81,7 +94,7 @@ func (g *gate) tie(h *hold, c *leaseContext) {
 	// The watch must not hold c, which would keep the Lease reachable.
 	t.drop = context.AfterFunc(c.Context, untie)
 	g.mu.Lock()
-	err := h.err
+	err := h.reasonLocked()
 	if err == nil {
 		if h.tied == nil {
 			h.tied = make(map[*tie]struct{}, 1)
@@ -110,63 +123,119 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 	b := h.burst
 	now := g.c.clock.now()
 	g.mu.Lock()
-	endings := b.expireLocked(now)
+	lost := b.expireLocked(now)
 	last := false
+	var ended ending
 	var err error
 	switch {
 	case h.unlocked:
-		err = h.wrap("unlock", ErrNotHeld)
-	case g.c.ended():
-		err = h.wrap("unlock", ErrClosed)
+		err = ErrNotHeld
+	case g.c.stopped.Load():
+		err = ErrClosed
 	case h.lost:
 		h.unlocked = true
-		err = h.wrap("unlock", ErrLost)
+		err = ErrLost
 		if b.over {
 			g.c.orphans.add(b.kind, b.owned(), true)
 		}
 	default:
 		h.unlocked = true
-		endings = append(endings, b.closeLocked(h))
-		last = len(b.holds) == 0
-		if last {
+		passed := g.passLocked(h, now)
+		ended = b.closeLocked(h, now)
+		if last = !passed && len(b.holds) == 0; last {
 			b.over = true
 			g.held, g.releasing, g.releaseAt = nil, true, now
 			g.tried = g.hints
+			if g.c.subs.hears(g.keys.channel) {
+				g.echoBy = now + echoWait
+			}
 		}
 	}
-	next, renewing := b.nextLocked(), b.renewing
+	renewing := b.renewing
 	g.mu.Unlock()
-	tellAll(endings)
-	if !last {
-		if err == nil {
-			g.c.dog.schedule(b, next)
-		}
-		return err
+	tellAll(lost)
+	ended.tell()
+	if last {
+		g.c.dog.remove(b)
+		err = g.giveUp(ctx, b, renewing)
 	}
-	g.c.dog.remove(b)
-	return g.giveUp(ctx, h, renewing)
+	if err == nil {
+		return nil
+	}
+	return h.wrap("unlock", err)
+}
+
+// passLocked hands the burst to the first waiter, in place of h, its last hold.
+// Nothing is sent: what Redis last confirmed is young enough for both.
+//
+//  1. Only between holds that the watchdog renews, of one kind: so the TTL in
+//     Redis is what the next one wants, and goes on being renewed.
+//  2. Only while Redis's last confirmation of the owner is at most the window
+//     old, and a third of the watchdog timeout of trust is left: so no section
+//     starts on an old belief, and Unlock's nil rests on that confirmation. Only
+//     for the window after the first pass, whatever was confirmed meanwhile: so
+//     others wait that long at most before the lock is released.
+//  3. Only for the first in the queue, so that passing is fair.
+//  4. Not when a message has told of a release that is not ours, until Redis was
+//     asked after it and said no; nor when the client closes.
+func (g *gate) passLocked(h *hold, now time.Duration) bool {
+	b := h.burst
+	to := g.queue.first
+	if to == nil || len(b.holds) != 1 || h.err != nil || g.closed || !h.watchdog || b.doubted {
+		return false
+	}
+	cfg := &g.c.cfg
+	if !to.want.watchdog || to.want.kind != b.kind || now-b.answered > cfg.localHandoff || cfg.localHandoff == 0 ||
+		b.passedAt != 0 && now-b.passedAt > cfg.localHandoff ||
+		time.Duration(b.trusted.Load())-now <= cfg.watchdogTimeout/3 {
+		return false
+	}
+	if b.token != 0 {
+		if b.token >= b.lastTok {
+			return false
+		}
+		b.token++
+	}
+	if b.passedAt == 0 {
+		b.passedAt = now
+	}
+	lease := b.holdLocked(to.want, never, now, to.caller)
+	g.deliverLocked(to, delivery{lease: lease}) // to is its caller's again
+	if lease.hold.maxHold > 0 {
+		g.c.dog.schedule(b, b.nextLocked())
+	}
+	return true
+}
+
+// heard notes how many a release of ours was told to. When some of them are not
+// this client, they go first.
+func (g *gate) heard(freed bool, told int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !freed || told == 0 {
+		g.echoBy = 0 // nothing comes back
+	}
+	if g.c.subs.hears(g.keys.channel) {
+		told--
+	}
+	if told > 0 {
+		g.yieldTo = g.c.clock.now() + yieldPause
+	}
 }
 
 // giveUp releases a burst in Redis after its last Unlock and opens the gate.
-func (g *gate) giveUp(ctx context.Context, h *hold, renewing chan struct{}) error {
+func (g *gate) giveUp(ctx context.Context, b *burst, renewing chan struct{}) error {
 	deadline := g.c.clock.now() + g.c.cfg.unlockTimeout
-	err := g.releaseBurst(ctx, h.burst, deadline)
+	err := g.releaseBurst(ctx, b, deadline)
 	if renewing != nil {
 		g.c.clock.wait(renewing, deadline)
 	}
 	g.mu.Lock()
 	g.releasing = false
-	if g.queue.Len() > 0 && !g.closed && !g.driving {
-		// The next of ours tries on the message of this release, as those
-		// elsewhere do.
-		g.startLocked(messageGrace)
-	}
-	g.c.release(g)
+	g.driveLocked()
 	g.mu.Unlock()
-	if err == nil {
-		return nil
-	}
-	return h.wrap("unlock", err)
+	g.release()
+	return err
 }
 
 // releaseBurst removes b's owner from Redis, trying until the deadline. An
@@ -176,18 +245,19 @@ func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duratio
 	covered := false
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
 		left := max(deadline-g.c.clock.now(), time.Millisecond)
-		res := g.c.runner.do(ctx, b.kind.release([]ownedKey{b.owned()}), left, nil)
+		do := g.c.runner.on(ctx, left, nil)
+		if left >= mostOfAFlight {
+			do = g.c.runner.here(ctx)
+		}
+		g.owned[0] = b.owned()
+		got, res := b.kind.release(do, g.owned[:])
 		switch res.fate {
 		case replied:
-			freed, err := readRelease(res.reply, 1)
-			switch {
-			case err != nil:
-				res.fate, res.err = refused, err
-			case freed[0] || covered:
+			g.heard(got.mine(0), got.told(0))
+			if got.mine(0) || covered {
 				return nil
-			default:
-				return ErrLost
 			}
+			return ErrLost
 		case unknown:
 			covered = covered || res.sentAt < time.Duration(b.trusted.Load())
 		}
@@ -200,7 +270,9 @@ func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duratio
 }
 
 // owned is what a script needs to act for the burst.
-func (b *burst) owned() ownedKey { return ownedKey{b.gate.keys, b.owner, b.lease} }
+func (b *burst) owned() ownedKey {
+	return ownedKey{keys: b.keys, owner: b.owner, lease: b.lease}
+}
 
 // reenter makes one more lease on the burst of outer, which the caller's context
 // carries. It sends something only when the new lease needs more time than the
@@ -217,7 +289,7 @@ func (g *gate) reenter(ctx context.Context, outer *hold, w want, caller uintptr,
 		now := g.c.clock.now()
 		g.mu.Lock()
 		endings := b.expireLocked(now)
-		err := outer.err
+		err := outer.reasonLocked()
 		// Near the end of a max hold a renewal sets a short TTL, which may end
 		// before the next is due.
 		trusted := time.Duration(b.trusted.Load())
@@ -249,20 +321,19 @@ func (g *gate) reenter(ctx context.Context, outer *hold, w want, caller uintptr,
 // worth to look again: trust has moved, or there is still time to try.
 func (g *gate) extend(ctx context.Context, b *burst, lease, wait, start time.Duration) error {
 	k := b.owned()
-	k.lease = lease
+	k.lease, k.longer = lease, lease != g.c.cfg.watchdogTimeout
 	left := wait - (g.c.clock.now() - start)
 	timeout := attemptTimeout
 	if wait > 0 {
 		timeout = min(timeout, max(left, time.Millisecond))
 	}
-	res := g.c.runner.do(ctx, b.kind.renew([]ownedKey{k}), timeout, ctx.Done())
-	if res.fate == replied {
-		verdicts, err := readRenew(res.reply, 1)
-		if err != nil {
-			return err
-		}
+	verdicts, res := b.kind.renew(g.c.runner.on(ctx, timeout, ctx.Done()), []ownedKey{k})
+	switch {
+	case res.fate == replied && verdicts[0] != unseen:
 		g.judged(b, verdicts[0], res, lease)
 		return nil
+	case res.fate == replied:
+		res.err = unavailable(errUnseen)
 	}
 	left = wait - (g.c.clock.now() - start)
 	if res.fate == refused || wait != forever && left <= 0 {
@@ -284,22 +355,24 @@ func (g *gate) judged(b *burst, v verdict, res result, lease time.Duration) {
 	if !b.over {
 		switch v {
 		case kept:
-			b.failing = false
+			b.failing, b.answered = false, now
+			b.doubted = b.doubted && res.sentAt < b.doubtedAt
 			if lease > 0 {
 				b.raise(res.sentAt + lease - margin(lease))
 			}
 		case notMine:
-			endings = append(endings, b.takenLocked()...)
+			endings = append(endings, b.takenLocked("Redis no longer has it")...)
 		}
 	}
 	g.mu.Unlock()
 	tellAll(endings)
 }
 
-// closeLocked ends a hold by its Unlock.
-func (b *burst) closeLocked(h *hold) ending {
+// closeLocked ends a hold by its Unlock. That the watchdog may look earlier than
+// it now has to does no harm.
+func (b *burst) closeLocked(h *hold, now time.Duration) ending {
 	b.dropLocked(h)
-	if b.watchTTLLocked(b.gate.c.clock.now(), b.gate.c.cfg.watchdogTimeout) == 0 {
+	if b.watchTTLLocked(now, b.gate.c.cfg.watchdogTimeout) == 0 {
 		b.due = never
 	}
 	return h.endLocked(ErrNotHeld)
@@ -307,7 +380,7 @@ func (b *burst) closeLocked(h *hold) ending {
 
 // wrap puts the lock's name and the operation around err.
 func (h *hold) wrap(op string, err error) error {
-	return &LockError{Op: op, Name: h.burst.gate.keys.name, Err: err}
+	return &LockError{Op: op, Name: h.keys.name, Err: err}
 }
 
 // close ends all waiting with ErrClosed and tells the holders, who may still
@@ -315,8 +388,8 @@ func (h *hold) wrap(op string, err error) error {
 func (g *gate) close() {
 	g.mu.Lock()
 	g.closed = true
-	for e := g.queue.Front(); e != nil; e = g.queue.Front() {
-		g.deliverLocked(e.Value.(*waiter), delivery{err: ErrClosed})
+	for g.queue.first != nil {
+		g.deliverLocked(g.queue.first, delivery{err: ErrClosed})
 	}
 	var endings []ending
 	if g.held != nil {
@@ -324,8 +397,8 @@ func (g *gate) close() {
 			endings = append(endings, h.endLocked(ErrClosed))
 		}
 	}
+	g.wakeLocked()
 	g.mu.Unlock()
-	g.wake()
 	tellAll(endings)
 }
 
@@ -339,7 +412,7 @@ func (g *gate) abandon() bool {
 	}
 	b.over, g.held = true, nil
 	g.c.dog.remove(b)
-	g.c.release(g)
+	g.release()
 	return true
 }
 
@@ -355,7 +428,7 @@ func (g *gate) heldList() []HeldLock {
 	for _, h := range g.held.holds {
 		if h.live(now) {
 			list = append(list, HeldLock{
-				Name: g.keys.name, Kind: g.held.kind.String(), Caller: h.place(),
+				Name: h.keys.name, Kind: g.held.kind.String(), Caller: h.place(),
 				Since: g.c.clock.wall(h.since), ExpiresAt: g.c.clock.wall(h.until()),
 			})
 		}
@@ -364,7 +437,7 @@ func (g *gate) heldList() []HeldLock {
 }
 
 // holdsOf tells how many leases stand on the owner, if it is the burst's.
-func (g *gate) holdsOf(owner string) (int, bool) {
+func (g *gate) holdsOf(owner owner) (int, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if b := g.held; b != nil && b.owner == owner {

@@ -13,13 +13,17 @@ const maxNameBytes = 32 << 10
 type lockKeys struct {
 	name    string // as the caller wrote it
 	key     string // the mapped name: the Redis key that is the lock
+	place   string // key and wire form: which gate stands before it
 	channel string // where releases of that key are published
-	slot    int    // the cluster slot of key and channel
+	token   string // the counter of its fencing tokens; empty when it has none
+	slot    int    // the cluster slot of all of them
+
+	keyArg, channelArg any // key and channel, boxed once
 }
 
-// newLockKeys maps name and derives what belongs to it. A name that is refused
-// comes back with the reason, and the keys must not be used.
-func newLockKeys(name string, mapName func(string) string) (lockKeys, error) {
+// newLockKeys maps name and derives what belongs to it for locks of kind. A name
+// that is refused comes back with the reason, and the keys must not be used.
+func newLockKeys(kind kind, name string, mapName func(string) string) (lockKeys, error) {
 	k := lockKeys{name: name}
 	if err := checkName("name", name); err != nil {
 		return k, err
@@ -34,8 +38,20 @@ func newLockKeys(name string, mapName func(string) string) (lockKeys, error) {
 	if err := checkTag(k.key); err != nil {
 		return k, err
 	}
-	k.channel = prefixed("redisson_lock__channel", k.key)
+	k.place = "hash " + k.key
+	switch kind.(type) {
+	case *stringKind:
+		k.place = "string " + k.key
+		// Not Redisson's: no JVM may wait for a lock that it cannot read.
+		k.channel = prefixed("watchlock_setnx__channel", k.key)
+	case fencedKind:
+		k.token = prefixed("redisson_lock_token", k.key)
+		k.channel = prefixed("redisson_lock__channel", k.key)
+	default:
+		k.channel = prefixed("redisson_lock__channel", k.key)
+	}
 	k.slot = keySlot(k.key)
+	k.keyArg, k.channelArg = k.key, k.channel
 	return k, nil
 }
 

@@ -21,24 +21,26 @@ type Lease struct {
 	hold *hold
 }
 
-// newLease gives a hold the handle that its caller keeps. The cleanup may run
-// anywhere, so it only sets a flag that the watchdog reads.
+// newLease gives a hold the handle that its caller keeps.
 func newLease(h *hold) *Lease {
-	l := &Lease{hold: h}
-	runtime.AddCleanup(l, func(h *hold) { h.forgotten.Store(true) }, h)
-	return l
+	h.lease = &Lease{hold: h}
+	return h.lease
 }
 
-// Unlock gives the lease back, and with its last lease the lock. ctx carries
-// values only: a cancelled context does not stop a release, the client's unlock
+// Unlock gives the lease back, and with the last lease on its owner the lock. ctx
+// carries values only: a cancelled context does not stop a release, the client's unlock
 // timeout does (WithUnlockTimeout).
 //
 // It returns nil when the lease was held until now. After ErrLost somebody else
 // may have worked at the same time; if the key in Redis is still this owner's it
 // is released all the same. ErrNotHeld says that Unlock was called before, or on
 // a nil Lease; ErrClosed, that the client gave up the lease at Close. Any other
-// error says that Redis could not be reached in time: the lease is over here,
-// the release is repeated in the background, and at worst the key expires.
+// error says that Redis did not confirm the release: the lease is over here, the
+// release is repeated in the background, and at worst the key expires. Of calls at
+// once one gets nil, the others ErrNotHeld.
+//
+// An inner lease, and one whose lock is passed to a waiter of this client
+// (WithLocalHandoff), sends nothing: nil then rests on what Redis last confirmed.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if l == nil {
 		return &LockError{Op: "unlock", Err: ErrNotHeld}
@@ -86,7 +88,7 @@ func (l *Lease) Name() string {
 	if l == nil {
 		return ""
 	}
-	return l.hold.burst.gate.keys.name
+	return l.hold.keys.name
 }
 
 // Context returns a copy of parent that is cancelled when the lease ends; its

@@ -13,19 +13,23 @@ const (
 	defaultWatchdogTimeout = 30 * time.Second // Redisson's lockWatchdogTimeout
 	defaultUnlockTimeout   = 2 * time.Second
 	defaultMaxPollInterval = 5 * time.Second
+	defaultLocalHandoff    = 2 * time.Millisecond
+	maxLocalHandoff        = time.Second
 
 	minWatchdogTimeout = 300 * time.Millisecond
 	minLeaseTime       = 10 * time.Millisecond
 	minTimeout         = 10 * time.Millisecond
+	minTokenTTL        = 24 * time.Hour
 	minWait            = time.Microsecond
 	maxDuration        = 100 * 365 * 24 * time.Hour
 )
 
-// Option configures a Client. A bad one makes New fail.
+// Option configures a Client. A bad one makes New fail, a nil one panics.
+// Durations are in whole milliseconds and at most 100 years.
 type Option interface{ apply(*config) error }
 
 // LockOption configures the leases of one Mutex or of one Lock. A bad one makes
-// the first call that uses it fail.
+// the first call that uses it fail, a nil one panics. Durations are as for Option.
 type LockOption interface{ applyLock(*lockConfig) error }
 
 type (
@@ -41,6 +45,7 @@ type config struct {
 	watchdogTimeout time.Duration
 	unlockTimeout   time.Duration
 	maxPollInterval time.Duration
+	localHandoff    time.Duration
 	mapName         func(string) string
 	log             *zap.Logger
 	lockDefaults    []LockOption
@@ -51,6 +56,7 @@ func newConfig(opts []Option) (config, error) {
 		watchdogTimeout: defaultWatchdogTimeout,
 		unlockTimeout:   defaultUnlockTimeout,
 		maxPollInterval: defaultMaxPollInterval,
+		localHandoff:    defaultLocalHandoff,
 		log:             zap.NewNop(),
 	}
 	for _, o := range opts {
@@ -68,6 +74,9 @@ func newConfig(opts []Option) (config, error) {
 type lockConfig struct {
 	lease   time.Duration // 0: the watchdog renews
 	maxHold time.Duration // 0: no bound
+
+	tokenTTL    time.Duration // 0: the counter is kept for ever
+	tokenTTLSet bool          // and somebody asked for it
 }
 
 // with returns c changed by opts and checked as a whole.
@@ -88,6 +97,14 @@ func (c lockConfig) with(opts []LockOption, watchdogTimeout time.Duration) (lock
 		return c, fmt.Errorf("max hold %v is below the lease time %v", c.maxHold, ttl)
 	}
 	return c, nil
+}
+
+// suits refuses options that mean nothing for locks of kind k.
+func (c lockConfig) suits(k kind) error {
+	if _, fenced := k.(fencedKind); c.tokenTTLSet && !fenced {
+		return fmt.Errorf("token TTL %v: a %v has no token", c.tokenTTL, k)
+	}
+	return nil
 }
 
 // checkDuration refuses what Redis cannot keep exactly, or what is out of bounds.
@@ -141,6 +158,22 @@ func WithMaxHold(d time.Duration) LockOption {
 	})
 }
 
+// WithTokenTTL lets the token counter of a fenced lock expire when the lock has
+// not been granted for d, so that names ever used do not pile up in Redis: tokens
+// rise over its loss, since they follow the server's time. d is in whole
+// milliseconds, at least 24 h; 0, the default, keeps the counter for ever. Use it
+// only where no Redisson client shares the lock: that counts from 1 again when the
+// counter is gone. A lock that is not fenced refuses it.
+func WithTokenTTL(d time.Duration) LockOption {
+	return lockOption(func(c *lockConfig) error {
+		c.tokenTTL, c.tokenTTLSet = d, true
+		if d == 0 {
+			return nil
+		}
+		return checkDuration("token TTL", d, minTokenTTL)
+	})
+}
+
 // WithLockDefaults sets options for all locks of a client. Those given to
 // NewMutex come after them, those given to Lock last.
 func WithLockDefaults(opts ...LockOption) Option {
@@ -170,12 +203,27 @@ func WithUnlockTimeout(d time.Duration) Option {
 }
 
 // WithMaxPollInterval bounds how long a waiter sleeps without a message before
-// it asks Redis again. It starts at 250 ms, or d if that is less, and grows with
-// the time already waited. At least 10 ms; 5 s by default.
+// it asks Redis again, but for a tenth. It starts at 250 ms, or d if that is less,
+// and grows with the time already waited. At least 10 ms; 5 s by default.
 func WithMaxPollInterval(d time.Duration) Option {
 	return option(func(c *config) error {
 		c.maxPollInterval = d
 		return checkDuration("max poll interval", d, minTimeout)
+	})
+}
+
+// WithLocalHandoff lets an Unlock pass a lock that the watchdog renews to the next
+// waiter of this client in memory, without a round trip, as long as Redis last
+// confirmed the lock no longer than window ago: short sections then run at memory
+// speed, and waiters elsewhere wait at most that long for the lock to be released.
+// 2 ms by default, at most 1 s; 0 makes every Unlock release in Redis.
+func WithLocalHandoff(window time.Duration) Option {
+	return option(func(c *config) error {
+		c.localHandoff = window
+		if window < 0 || window > maxLocalHandoff {
+			return fmt.Errorf("local handoff %v is not between 0 and %v", window, maxLocalHandoff)
+		}
+		return nil
 	})
 }
 
@@ -204,8 +252,11 @@ func withMapper(m func(string) string) Option {
 	})
 }
 
-// WithLogger makes the client report transitions: a lost or forgotten lease, a
-// lost connection, a subscription that is refused. The default is silence.
+// WithLogger makes the client report transitions and misuse: a lost or forgotten
+// lease, renewals that fail, a lost connection for messages, a subscription that is
+// refused, a wait behind a lease of this very client, a lease whose holder could not
+// learn of a loss. All at Warn but for the connection, at Info. The default is
+// silence.
 func WithLogger(log *zap.Logger) Option {
 	if log == nil {
 		panic("watchlock: nil logger")

@@ -61,10 +61,10 @@ func (s *orphanage) add(k kind, o ownedKey, known bool) {
 }
 
 // of returns the owners of a key that may hold it though nobody believes so.
-func (s *orphanage) of(key string) []string {
+func (s *orphanage) of(key string) []owner {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var owners []string
+	var owners []owner
 	for _, o := range s.byKey[key] {
 		owners = append(owners, o.owned.owner)
 	}
@@ -179,7 +179,7 @@ func (s *orphanage) release(batch []*orphan) fate {
 	for i, o := range batch {
 		owned[i] = o.owned
 	}
-	res := s.c.runner.do(s.c.root, batch[0].kind.release(owned), attemptTimeout, nil)
+	_, res := batch[0].kind.release(s.c.runner.on(s.c.root, attemptTimeout, nil), owned)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range batch {
@@ -202,7 +202,7 @@ type batchKey struct {
 }
 
 // batchOf says with what a lock can share a script.
-func (c *Client) batchOf(k kind, keys lockKeys, alone bool) batchKey {
+func (c *Client) batchOf(k kind, keys *lockKeys, alone bool) batchKey {
 	b := batchKey{kind: k, slot: -1}
 	if c.runner.bySlot {
 		b.slot = keys.slot

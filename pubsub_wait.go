@@ -3,6 +3,7 @@ package watchlock
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,7 +45,7 @@ type subscriber struct {
 
 // topic is one channel.
 type topic struct {
-	gate      *gate         // who waits; nil when nobody does
+	gates     []*gate       // who waits: two keys, "a" and "{a}", share a channel
 	unused    time.Duration // since when
 	sent      bool          // SUBSCRIBE left on the present connection
 	confirmed bool          // and was answered
@@ -65,7 +66,9 @@ func (s *subscriber) join(channel string, g *gate) bool {
 		t = &topic{}
 		s.topics[channel] = t
 	}
-	t.gate = g
+	if !slices.Contains(t.gates, g) {
+		t.gates = append(t.gates, g)
+	}
 	if !s.running {
 		ctx, cancel := context.WithCancel(s.c.root)
 		s.quit = cancel
@@ -82,10 +85,23 @@ func (s *subscriber) join(channel string, g *gate) bool {
 func (s *subscriber) leave(channel string, g *gate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t := s.topics[channel]; t != nil && t.gate == g {
-		t.gate, t.unused = nil, s.c.clock.now()
+	t := s.topics[channel]
+	if t == nil {
+		return
+	}
+	if i := slices.Index(t.gates, g); i >= 0 {
+		t.gates = slices.Delete(t.gates, i, i+1)
+		t.unused = s.c.clock.now()
 		s.wake()
 	}
+}
+
+// hears reports whether what is published on channel is told to this client too.
+func (s *subscriber) hears(channel string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.topics[channel]
+	return t != nil && t.confirmed
 }
 
 // close ends the goroutines, at once.
@@ -235,17 +251,17 @@ func (s *subscriber) changes() (add, remove []string, waiting bool) {
 	defer s.mu.Unlock()
 	for channel, t := range s.topics {
 		switch {
-		case t.gate == nil && now-t.unused >= topicLinger:
+		case len(t.gates) == 0 && now-t.unused >= topicLinger:
 			delete(s.topics, channel)
 			if t.sent {
 				remove = append(remove, channel)
 			}
 			continue
-		case t.gate != nil && !t.sent:
+		case len(t.gates) > 0 && !t.sent:
 			add = append(add, channel)
 			t.sent = true
 		}
-		waiting = waiting || t.gate != nil
+		waiting = waiting || len(t.gates) > 0
 	}
 	return add, remove, waiting
 }
@@ -318,20 +334,16 @@ func (s *subscriber) message(channel, payload string) {
 	now := s.c.clock.now()
 	s.mu.Lock()
 	t := s.topics[channel]
-	if t == nil || t.gate == nil {
+	if t == nil || payload != releasePayload && now-t.garbage < garbageGap {
 		s.mu.Unlock()
 		return
 	}
-	g := t.gate
 	if payload != releasePayload {
-		if now-t.garbage < garbageGap {
-			g = nil
-		} else {
-			t.garbage = now
-		}
+		t.garbage = now
 	}
+	gates := slices.Clone(t.gates)
 	s.mu.Unlock()
-	if g != nil {
+	for _, g := range gates {
 		g.hint(true)
 	}
 }
@@ -340,13 +352,13 @@ func (s *subscriber) message(channel, payload string) {
 // an outage, what is held may be gone with it.
 func (s *subscriber) confirm(channel string) {
 	s.mu.Lock()
-	var g *gate
+	var gates []*gate
 	if t := s.topics[channel]; t != nil {
 		t.confirmed = true
-		g = t.gate
+		gates = slices.Clone(t.gates)
 	}
 	s.mu.Unlock()
-	if g != nil {
+	for _, g := range gates {
 		g.hint(false)
 	}
 	if s.broken.CompareAndSwap(true, false) {

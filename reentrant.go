@@ -6,46 +6,26 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"sync/atomic"
 	"time"
 )
 
 // forever is the wait of a Lock: its context alone bounds it.
 const forever = time.Duration(math.MaxInt64)
 
-// kind is what lock kinds differ in: what to run to acquire, renew and release.
-// Everything else about owners, waiting and trust is the gate's.
-type kind interface {
-	String() string
-	// acquire takes the lock for k.owner with a TTL of k.lease, and takes over
-	// what the owners in before may have taken.
-	acquire(k ownedKey, before []string) call
-	// renew sets the TTL of each lock that is still its owner's to its lease,
-	// never lowering it.
-	renew(ks []ownedKey) call
-	// release removes each lock that is still its owner's.
-	release(ks []ownedKey) call
-	// info reads who holds the lock.
-	info(k lockKeys) call
-}
-
-// hashKind is Redisson's RLock on the wire: a hash whose one field is the owner.
-type hashKind struct{}
-
-func (hashKind) String() string                           { return "mutex" }
-func (hashKind) acquire(k ownedKey, before []string) call { return acquireHash(k, before) }
-func (hashKind) renew(ks []ownedKey) call                 { return renewHash(ks) }
-func (hashKind) release(ks []ownedKey) call               { return releaseHash(ks) }
-func (hashKind) info(k lockKeys) call                     { return infoHash(k) }
-
 // Mutex is one lock by name, the same as Redisson's RLock of that name. It holds
 // no state and needs no I/O to make: share it like a sync.Mutex, or make it
 // anew. What owns the lock is the Lease. Safe for concurrent use.
 type Mutex struct {
-	c    *Client
-	kind kind
-	keys lockKeys
-	conf lockConfig
-	err  error // why the name or an option was refused
+	c        *Client
+	kind     kind
+	keys     lockKeys
+	own      any // its leaseKey
+	leaseArg any // of its own lease time
+	conf     lockConfig
+	err      error // why the name or an option was refused
+
+	last atomic.Pointer[gate] // the gate of the last call, while it is kept
 }
 
 // LockInfo is what Redis and this process know of a lock. It is advice: it may
@@ -63,6 +43,10 @@ type LockInfo struct {
 	Holds int
 	// TTL is how long Redis keeps the lock; negative when the key has no end.
 	TTL time.Duration
+	// Token is the counter of a fenced lock: no token granted so far is larger,
+	// and it may be ahead of the newest by some that are reserved for waiters. 0
+	// when there is none, and for locks that are not fenced.
+	Token int64
 }
 
 // Name is the lock's name as given to NewMutex.
@@ -72,19 +56,27 @@ func (m *Mutex) Name() string { return m.keys.name }
 // lock as long as ctx allows. It returns f's error as it is when the release
 // succeeded, else both joined: a lock that was lost under f is reported
 // (ErrLost) even when f returned nil. When the lock was not obtained f is not
-// run and the error is Lock's. A panic in f releases the lock too.
+// run and the error is Lock's. A panic in f releases the lock too. A nil f panics.
 func (m *Mutex) Do(ctx context.Context, f func(context.Context) error) error {
-	return m.do(ctx, "lock", forever, f)
+	return m.do(ctx, "lock", forever, withLease(f))
 }
 
 // TryDo is Do with a bound on the waiting, as TryLock's: an error that matches
 // ErrNotAcquired says that somebody else held the lock all the time and f did
 // not run. An ErrNotAcquired of f's own is told apart by the LockError's Name.
 func (m *Mutex) TryDo(ctx context.Context, wait time.Duration, f func(context.Context) error) error {
-	return m.do(ctx, "try lock", wait, f)
+	return m.do(ctx, "try lock", wait, withLease(f))
 }
 
-func (m *Mutex) do(ctx context.Context, op string, wait time.Duration, f func(context.Context) error) (err error) {
+func withLease(f func(context.Context) error) func(context.Context, *Lease) error {
+	if f == nil {
+		return nil
+	}
+	return func(ctx context.Context, _ *Lease) error { return f(ctx) }
+}
+
+// do is called by Do and TryDo of the lock kinds, whose caller it records.
+func (m *Mutex) do(ctx context.Context, op string, wait time.Duration, f func(context.Context, *Lease) error) (err error) {
 	if f == nil {
 		panic("watchlock: nil func")
 	}
@@ -99,7 +91,7 @@ func (m *Mutex) do(ctx context.Context, op string, wait time.Duration, f func(co
 			err = unlockErr
 		}
 	}()
-	return f(lease.Context(ctx))
+	return f(lease.Context(ctx), lease)
 }
 
 // Lock waits until it holds the lock and returns the lease, which must be
@@ -110,7 +102,9 @@ func (m *Mutex) do(ctx context.Context, op string, wait time.Duration, f func(co
 // The error is never about a lock that is merely busy unless ctx has a deadline:
 // then it matches ErrNotAcquired and context.DeadlineExceeded. A cancelled ctx
 // gives its error and cause. IsUnavailable errors say that Redis could not be
-// asked; an outage that begins while waiting is ridden out until ctx ends.
+// asked; an outage that begins while waiting is ridden out until ctx ends. A closed
+// client gives ErrClosed, a key of another type ErrWrongType, and a context whose
+// lease of this lock has ended that lease's error.
 func (m *Mutex) Lock(ctx context.Context, opts ...LockOption) (*Lease, error) {
 	return m.lock(ctx, "lock", forever, opts, callSite(1))
 }
@@ -132,18 +126,18 @@ func (m *Mutex) lock(ctx context.Context, op string, wait time.Duration, opts []
 	if err != nil {
 		return nil, m.wrap(op, err)
 	}
-	if outer, ok := ctx.Value(leaseKey{m.c, m.keys.key}).(*Lease); ok {
+	if outer, ok := ctx.Value(m.own).(*Lease); ok {
 		l, err := m.reenter(ctx, outer, w, wait, caller)
 		return l, m.wrap(op, err)
 	}
 	if err := ctxError(ctx); err != nil {
 		return nil, m.wrap(op, err)
 	}
-	g, err := m.c.gate(m.keys)
+	g, err := m.gate()
 	if err != nil {
 		return nil, m.wrap(op, err)
 	}
-	defer m.c.release(g)
+	defer g.release()
 	l, err := g.lock(ctx, op, wait, w, caller)
 	return l, m.wrap(op, err)
 }
@@ -166,6 +160,21 @@ func (m *Mutex) reenter(ctx context.Context, outer *Lease, w want, wait time.Dur
 	return l, err
 }
 
+// gate is the lock's gate, referenced for the caller, who must release it.
+func (m *Mutex) gate() (*gate, error) {
+	if m.c.closed.Load() {
+		return nil, ErrClosed
+	}
+	if g := m.last.Load(); g != nil && g.retain() {
+		return g, nil
+	}
+	g, err := m.c.gate(&m.keys)
+	if err == nil {
+		m.last.Store(g)
+	}
+	return g, err
+}
+
 // want checks what a call asks for.
 func (m *Mutex) want(wait time.Duration, opts []LockOption) (want, error) {
 	if m.err != nil {
@@ -180,9 +189,15 @@ func (m *Mutex) want(wait time.Duration, opts []LockOption) (want, error) {
 			return want{}, err
 		}
 	}
-	w := want{m.kind, conf.lease == 0, conf.lease, conf.maxHold}
+	if err := conf.suits(m.kind); err != nil {
+		return want{}, err
+	}
+	w := want{m.kind, &m.keys, conf.lease == 0, conf.lease, m.leaseArg, conf.maxHold, conf.tokenTTL}
 	if w.watchdog {
 		w.lease = m.c.cfg.watchdogTimeout
+	}
+	if len(opts) > 0 {
+		w.leaseArg = leaseArg(w.lease)
 	}
 	return w, nil
 }
@@ -198,26 +213,50 @@ func (m *Mutex) info(ctx context.Context) (LockInfo, error) {
 	if m.err != nil {
 		return LockInfo{}, m.err
 	}
-	g, err := m.c.gate(m.keys)
+	g, err := m.gate()
 	if err != nil {
 		return LockInfo{}, err
 	}
-	defer m.c.release(g)
-	res := m.c.runner.do(ctx, m.kind.info(m.keys), attemptTimeout, ctx.Done())
+	defer g.release()
+	info, res := m.kind.info(m.c.runner.on(ctx, attemptTimeout, ctx.Done()), &m.keys)
 	if err := ctxError(ctx); err != nil {
 		return LockInfo{}, err
 	}
 	if res.fate != replied {
 		return LockInfo{}, res.err
 	}
-	info, err := readInfo(res.reply)
-	if err != nil {
-		return LockInfo{}, err
-	}
 	if holds, mine := g.holdsOf(info.Owner); mine {
 		info.Mine, info.Holds = true, holds
 	}
 	return info, nil
+}
+
+// ForceUnlock takes the lock away from whoever holds it: it reads the owner,
+// ends the leases here if it is ours (ErrLost), and then releases that owner, who
+// else learns of it at its next contact with Redis. A later owner is never
+// touched, also when a reply is lost and the release is sent again. It returns
+// ErrNotHeld when the lock was free. It is an operator's tool: whoever held the
+// lock may still be working.
+func (m *Mutex) ForceUnlock(ctx context.Context) error {
+	return m.wrap("force unlock", m.forceUnlock(ctx))
+}
+
+func (m *Mutex) forceUnlock(ctx context.Context) error {
+	info, err := m.info(ctx)
+	switch {
+	case err != nil:
+		return err
+	case !info.Held:
+		return ErrNotHeld
+	case info.Owner == "":
+		return fmt.Errorf("%w: more than one owner", ErrWrongType)
+	}
+	g, err := m.gate()
+	if err != nil {
+		return err
+	}
+	defer g.release()
+	return g.force(ctx, m.kind, &m.keys, info.Owner)
 }
 
 // wrap puts the lock's name and the operation around err, once.

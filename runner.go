@@ -19,32 +19,37 @@ const (
 	laneConns      = 64          // of the renewal lane and node at most: none waits behind one that hangs
 )
 
-// commander is the part of a go-redis client that scripts need.
+// commander is the part of a go-redis client that calls need.
 type commander interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
+	Pipeline() redis.Pipeliner
 }
 
-// runner is the one place where commands leave. It is strict about time: a run
-// returns when it has an outcome or when its timeout has passed, whatever the
-// connection does; a command that is left behind ends with the read timeout of
-// its connection. Safe for concurrent use.
+// runner is the one place where commands leave. A bounded run returns when it has
+// an outcome or when its timeout has passed, whatever the connection does; one on
+// the caller's goroutine takes an attempt's timeout and a little more, by the read
+// timeout of the connection. Safe for concurrent use.
 type runner struct {
 	// immutable
 	clock   *clock
 	spawn   func(func()) bool // starts a goroutine that Close waits for
-	main    commander         // the caller's pool
+	root    context.Context
+	main    commander // the caller's pool
 	newLane func() redis.UniversalClient
 	listen  func(context.Context) *messages // a pub/sub connection, not yet dialled
 	onBack  func()                          // called when Redis answers after it did not; must not block
 	bySlot  bool                            // keys of one script must share a slot
+	only    *lane                           // to the one node; nil on a cluster
 
 	// atomic
 	broken atomic.Bool // the newest command got no reply
 
 	// guarded by mu
-	mu   sync.Mutex
-	lane redis.UniversalClient // renewals' own connections; nil when closed
-	shut bool                  // the client is closed: no new lane
+	mu       sync.Mutex
+	lanes    map[int]*lane         // by slot, on a cluster
+	renewals *lane                 // to own
+	own      redis.UniversalClient // renewals' own connections; nil when closed
+	shut     bool                  // the client is closed: no new connections
 }
 
 // newRunner takes the clients that are known to keep one lock in one place.
@@ -121,70 +126,91 @@ func isNil(rdb redis.UniversalClient) bool {
 // result is the outcome of a call.
 type result struct {
 	fate   fate
-	reply  any
+	ints   []int64       // a script's reply, when it is integers
+	reply  any           // else
 	err    error         // nil when fate is replied
 	sentAt time.Duration // trust clock, read before the call was handed over
 	took   time.Duration
 }
 
-// do runs c on the caller's pool and returns within timeout, or when stop is
-// closed. ctx carries values only.
-func (r *runner) do(ctx context.Context, c call, timeout time.Duration, stop <-chan struct{}) result {
-	return r.run(ctx, r.main, c, timeout, stop)
+// doer runs calls for a kind, in the way and time that one purpose needs.
+type doer struct {
+	r       *runner
+	way     way
+	ctx     context.Context // for its values
+	timeout time.Duration
+	stop    <-chan struct{}
 }
 
-// renew is do on the renewal lane, which the caller's own commands cannot fill.
-func (r *runner) renew(ctx context.Context, c call, timeout time.Duration) result {
-	return r.run(ctx, r.openLane(), c, timeout, nil)
+// way is how a doer runs.
+type way int
+
+const (
+	apart  way = iota // on the caller's pool, apart from the caller's goroutine: strict about time
+	hereby            // on the caller's pool and goroutine: up to attemptTimeout and a little more
+	onLane            // on the renewal lane, which the caller's own commands cannot fill: strict
+)
+
+// run runs c.
+func (d doer) run(c call) result {
+	switch d.way {
+	case hereby:
+		return d.r.lane(&c).runHere(d.ctx, c)
+	case onLane:
+		return d.r.renewalLane().run(d.ctx, c, d.timeout, nil)
+	}
+	return d.r.lane(&c).run(d.ctx, c, d.timeout, d.stop)
 }
 
-func (r *runner) run(ctx context.Context, on commander, c call, timeout time.Duration, stop <-chan struct{}) result {
-	timeout = min(timeout, attemptTimeout)
-	sentAt := r.clock.now()
-	done := make(chan result, 1)
-	started := r.spawn(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
-		defer cancel()
-		done <- r.process(ctx, on, c)
-	})
-	if !started {
-		return result{fate: refused, err: ErrClosed, sentAt: sentAt}
-	}
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
-	var res result
-	select {
-	case res = <-done:
-	case <-timer.C:
-		res = result{fate: unknown, err: unavailable(&noAnswerError{timeout})}
-	case <-stop:
-		err := unavailable(&noAnswerError{r.clock.now() - sentAt})
-		return result{fate: unknown, err: err, sentAt: sentAt}
-	}
-	res.sentAt, res.took = sentAt, r.clock.now()-sentAt
-	r.observe(res.fate)
-	return res
+// on returns a doer that returns within timeout, or when stop is closed. ctx
+// carries values only.
+func (r *runner) on(ctx context.Context, timeout time.Duration, stop <-chan struct{}) doer {
+	return doer{r: r, ctx: ctx, timeout: timeout, stop: stop}
 }
 
-// process sends c, and once more with its source when the server does not know
-// the script: then it certainly did not run.
-func (r *runner) process(ctx context.Context, on commander, c call) result {
-	cmd := c.command(ctx, false)
-	err := on.Process(ctx, cmd)
-	if isNoScript(err) {
-		cmd = c.command(ctx, true)
-		err = on.Process(ctx, cmd)
+// here returns a doer that spares the switch to another goroutine. On a cluster it
+// does not: there a read ends by the caller's own timeout, which is not ours.
+func (r *runner) here(ctx context.Context) doer {
+	if r.bySlot {
+		return r.on(ctx, attemptTimeout, nil)
 	}
-	if ctx.Err() != nil && !neverSent(err) && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) {
-		// Our own timeout, which must not look like that of the caller's context.
-		err = &noAnswerError{attemptTimeout}
+	return doer{r: r, way: hereby, ctx: ctx}
+}
+
+// onLane returns a doer for renewals.
+func (r *runner) onLane(ctx context.Context, timeout time.Duration) doer {
+	return doer{r: r, way: onLane, ctx: ctx, timeout: timeout}
+}
+
+// newLaneTo makes a lane.
+func (r *runner) newLaneTo(on func() commander, exact bool) *lane {
+	return &lane{clock: r.clock, spawn: r.spawn, observe: r.observe, on: on, exact: exact, root: r.root}
+}
+
+// lane is the lane of the node that c goes to. On a cluster each slot has one of
+// its own: which node has it may change.
+func (r *runner) lane(c *call) *lane {
+	if !r.bySlot {
+		return r.only
 	}
-	res := result{}
-	res.fate, res.err = judge(err)
-	if res.fate == replied {
-		res.reply = cmd.Val()
+	slot := c.slot()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.lanes[slot]
+	if l == nil {
+		l = r.newLaneTo(r.mainClient, false)
+		r.lanes[slot] = l
 	}
-	return res
+	return l
+}
+
+func (r *runner) renewalLane() *lane {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.renewals == nil {
+		r.renewals = r.newLaneTo(r.ownClient, true)
+	}
+	return r.renewals
 }
 
 // observe notices that Redis is back: what it knew may be gone with a restart
@@ -200,17 +226,20 @@ func (r *runner) observe(f fate) {
 	}
 }
 
-// openLane opens the renewal lane if it is closed, unless it is so for good.
-func (r *runner) openLane() commander {
+func (r *runner) mainClient() commander { return r.main }
+
+// ownClient opens the connections of the renewal lane if they are closed, unless
+// they are so for good.
+func (r *runner) ownClient() commander {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.shut {
 		return r.main
 	}
-	if r.lane == nil {
-		r.lane = r.newLane()
+	if r.own == nil {
+		r.own = r.newLane()
 	}
-	return r.lane
+	return r.own
 }
 
 // warmLane opens a connection before the first renewal needs it: later there
@@ -218,20 +247,29 @@ func (r *runner) openLane() commander {
 func (r *runner) warmLane(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	_ = r.openLane().Process(ctx, redis.NewStatusCmd(ctx, "ping"))
+	_ = r.ownClient().Process(ctx, redis.NewStatusCmd(ctx, "ping"))
 }
 
-// closeLane closes the renewal lane and its connections, for good or until the
+// closeLane closes the connections of the renewal lane, for good or until the
 // next renewal.
 func (r *runner) closeLane(shut bool) {
 	r.mu.Lock()
-	lane := r.lane
-	r.lane = nil
+	own := r.own
+	r.own = nil
 	r.shut = r.shut || shut
 	r.mu.Unlock()
-	if lane != nil {
-		_ = lane.Close()
+	if own != nil {
+		_ = own.Close()
 	}
+}
+
+// ownTimeout is err, unless it is our own timeout, which must not look like that
+// of the caller's context.
+func ownTimeout(ctx context.Context, err error) error {
+	if ctx.Err() != nil && !neverSent(err) && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) {
+		return &noAnswerError{attemptTimeout}
+	}
+	return err
 }
 
 // neverSent reports whether err says that there was no connection to send on.

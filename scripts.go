@@ -22,84 +22,251 @@ var (
 	releaseSource string
 	//go:embed lua/info.lua
 	infoSource string
+	//go:embed lua/acquire_fenced.lua
+	acquireFencedSource string
+	//go:embed lua/acquire_string.lua
+	acquireStringSource string
+	//go:embed lua/renew_string.lua
+	renewStringSource string
+	//go:embed lua/release_string.lua
+	releaseStringSource string
 
-	acquireScript = newScript(acquireSource)
-	renewScript   = newScript(renewSource)
-	releaseScript = newScript(releaseSource)
-	infoScript    = newScript(infoSource)
+	acquireScript       = newScript(acquireSource)
+	renewScript         = newScript(renewSource)
+	releaseScript       = newScript(releaseSource)
+	infoScript          = &script{source: infoSource, sha: newScript(infoSource).sha, mixed: true}
+	acquireFencedScript = newScript(acquireFencedSource)
+	acquireStringScript = newScript(acquireStringSource)
+	renewStringScript   = newScript(renewStringSource)
+	releaseStringScript = newScript(releaseStringSource)
 )
 
 // script is a Lua program and the name Redis gives it.
-type script struct{ source, sha string }
+type script struct {
+	source string
+	sha    any  // a string, boxed once
+	mixed  bool // it answers more than integers
+}
 
 func newScript(source string) *script {
 	sum := sha1.Sum([]byte(source)) //nolint:gosec // as above
-	return &script{source, hex.EncodeToString(sum[:])}
+	return &script{source: source, sha: hex.EncodeToString(sum[:])}
 }
 
-// call is one run of a script: what leaves, and to which slot.
+// call is what leaves at once: one run of a script, or a few plain commands in
+// one pipeline.
 type call struct {
 	script *script
-	keys   []string
-	args   []any
+	nkeys  int
+	short  [4]any // keys, then arguments, of a script that has few
+	n      int    // of short
+	long   []any  // of one that has more
+
+	plain [][]any
 }
 
-// command is a call on its way. go-redis sends it once: it may not run twice
-// without its owner knowing.
-type command struct{ *redis.Cmd }
+// put appends a key or an argument.
+func (c *call) put(arg any) {
+	if c.long == nil && c.n < len(c.short) {
+		c.short[c.n] = arg
+		c.n++
+		return
+	}
+	if c.long == nil {
+		c.long = append(make([]any, 0, 4*len(c.short)), c.short[:c.n]...)
+	}
+	c.long = append(c.long, arg)
+}
+
+// params are the keys and arguments.
+func (c *call) params() []any {
+	if c.long != nil {
+		return c.long
+	}
+	return c.short[:c.n]
+}
+
+// mixedCommand and intsCommand are calls on their way, by what they are answered
+// with. go-redis sends them once: they may not run twice without their owner
+// knowing.
+type (
+	mixedCommand struct{ *redis.Cmd }
+	intsCommand  struct{ *redis.IntSliceCmd }
+)
 
 // NoRetry tells go-redis not to send the command again.
-func (command) NoRetry() bool { return true }
+func (mixedCommand) NoRetry() bool { return true }
 
-// command builds the wire form: EVALSHA, or EVAL with the whole source.
-func (c *call) command(ctx context.Context, whole bool) command {
-	args := make([]any, 0, 3+len(c.keys)+len(c.args))
+// NoRetry tells go-redis not to send the command again.
+func (intsCommand) NoRetry() bool { return true }
+
+// wire is the commands of one call, reused from call to call.
+type wire struct {
+	cmds []redis.Cmder
+	args []any       // of ints
+	ints intsCommand // a script's; its arguments are args
+}
+
+// fill makes w the commands of c: scripts by name, or with their whole source.
+func (w *wire) fill(ctx context.Context, c *call, whole bool) {
+	w.cmds = w.cmds[:0]
+	if c.script == nil {
+		for _, args := range c.plain {
+			w.cmds = append(w.cmds, mixedCommand{redis.NewCmd(ctx, args...)})
+		}
+		return
+	}
+	params := c.params()
+	if len(w.args) != 3+len(params) || c.script.mixed {
+		w.args = make([]any, 3+len(params))
+		w.ints.IntSliceCmd = redis.NewIntSliceCmd(ctx, w.args...) // keeps the slice
+		w.ints.SetFirstKeyPos(3)
+	}
+	w.args[0], w.args[1], w.args[2] = "evalsha", c.script.sha, c.nkeys
 	if whole {
-		args = append(args, "eval", c.script.source)
+		w.args[0], w.args[1] = "eval", c.script.source
+	}
+	copy(w.args[3:], params)
+	if c.script.mixed {
+		cmd := redis.NewCmd(ctx, w.args...)
+		cmd.SetFirstKeyPos(3)
+		w.cmds, w.args = append(w.cmds, mixedCommand{cmd}), nil
+		return
+	}
+	w.ints.SetErr(nil)
+	w.ints.SetVal(nil)
+	w.cmds = append(w.cmds, w.ints)
+}
+
+// unknownScript reports whether the server did not know the script of c.
+func (w *wire) unknownScript(c *call) bool {
+	if c.script == nil {
+		return false
+	}
+	err := w.cmds[0].Err()
+	return err != nil && isNoScript(err)
+}
+
+// result is what came of c's commands. The reply of plain ones is a list, in
+// which an error reply stands as an error; when one has no reply at all, the
+// outcome is its.
+func (w *wire) result(ctx context.Context, c *call) (res result) {
+	if c.script != nil {
+		err := w.cmds[0].Err()
+		if err != nil {
+			res.fate, res.err = judge(ownTimeout(ctx, err))
+			return res
+		}
+		if cmd, mixed := w.cmds[0].(mixedCommand); mixed {
+			res.reply = cmd.Val()
+		} else {
+			res.ints = w.ints.Val()
+		}
+		return res
+	}
+	replies := make([]any, len(w.cmds))
+	for i, cmd := range w.cmds {
+		var answer redis.Error
+		switch err := cmd.Err(); {
+		case err == nil:
+			replies[i] = cmd.(mixedCommand).Val()
+		case errors.Is(err, redis.Nil):
+		case errors.As(err, &answer):
+			replies[i] = error(answer)
+		default:
+			res.fate, res.err = judge(ownTimeout(ctx, err))
+			return res
+		}
+	}
+	res.reply = replies
+	return res
+}
+
+// slot is the cluster slot of c's first key.
+func (c *call) slot() int {
+	var key any
+	if c.script != nil {
+		key = c.params()[0]
 	} else {
-		args = append(args, "evalsha", c.script.sha)
+		key = c.plain[0][1]
 	}
-	args = append(args, len(c.keys))
-	for _, k := range c.keys {
-		args = append(args, k)
-	}
-	args = append(args, c.args...)
-	cmd := redis.NewCmd(ctx, args...)
-	cmd.SetFirstKeyPos(3)
-	return command{cmd}
+	name, _ := key.(string)
+	return keySlot(name)
 }
 
 // ownedKey is a lock and the owner that a script may act for.
 type ownedKey struct {
-	keys  lockKeys
-	owner string
-	lease time.Duration // renew: the TTL to have; 0 only looks
+	keys     *lockKeys
+	owner    owner
+	lease    time.Duration // acquire, renew: the TTL to have; a renewal with 0 only looks
+	leaseArg any           // acquire: lease, boxed once
+	tokenTTL time.Duration // acquire: of the fencing counter; 0 has none
+	reserve  int           // acquire: how many tokens to take beyond the first
+	longer   bool          // renew: this is an extension, not the watchdog's own renewal
 }
+
+// owner is a string, boxed once for the commands that name it.
+type owner any
+
+// leaseArg is a lease as acquire's argument.
+func leaseArg(lease time.Duration) any { return lease.Milliseconds() }
 
 // acquireHash takes a lock that is a hash with one field.
-func acquireHash(k ownedKey, before []string) call {
-	args := make([]any, 0, 2+len(before))
-	args = append(args, k.lease.Milliseconds(), k.owner)
-	for _, b := range before {
-		args = append(args, b)
-	}
-	return call{acquireScript, []string{k.keys.key}, args}
+func acquireHash(k *ownedKey, before []owner) call {
+	return acquireCall(acquireScript, k, before)
 }
 
-// readAcquire tells whether an acquire was granted, and else how long the
-// holder's lease runs: negative when it has no end.
-func readAcquire(reply any) (granted bool, ttl time.Duration, err error) {
-	r, err := integers(reply, 1)
-	if err != nil {
-		return false, 0, err
+// acquireString takes a lock that is a string.
+func acquireString(k *ownedKey, before []owner) call {
+	return acquireCall(acquireStringScript, k, before)
+}
+
+// acquireFenced takes a lock that is a hash, with a token.
+func acquireFenced(k *ownedKey, before []owner) call {
+	c := call{script: acquireFencedScript, nkeys: 2}
+	c.long = make([]any, 0, 6+len(before))
+	c.long = append(c.long, k.keys.keyArg, k.keys.token, k.leaseArg, k.owner,
+		k.tokenTTL.Milliseconds(), k.reserve)
+	for _, b := range before {
+		c.put(b)
 	}
-	if r[0] == 1 {
-		return true, 0, nil
+	return c
+}
+
+// acquireCall puts the owners of earlier attempts behind the lease and the owner.
+func acquireCall(s *script, k *ownedKey, before []owner) call {
+	c := call{script: s, nkeys: 1}
+	c.put(k.keys.keyArg)
+	c.put(k.leaseArg)
+	c.put(k.owner)
+	for _, b := range before {
+		c.put(b)
 	}
-	if r[0] != 0 || len(r) < 2 {
-		return false, 0, badReply(reply)
+	return c
+}
+
+// grant is the answer to an acquire.
+type grant struct {
+	taken bool
+	token int64         // of a fenced lock that was taken
+	last  int64         // token reserved with it
+	ttl   time.Duration // of the holder's lease else: negative when it has no end
+}
+
+// readAcquire reads the answer of an acquire script.
+func readAcquire(r []int64) (grant, error) {
+	switch {
+	case len(r) == 0:
+	case r[0] == 1 && len(r) == 1:
+		return grant{taken: true}, nil
+	case r[0] == 1 && len(r) == 3:
+		if token, last := r[1], r[2]; token <= last { //nolint:gosec // there are three
+			return grant{taken: true, token: token, last: last}, nil
+		}
+	case r[0] == 0 && len(r) == 2:
+		return grant{ttl: pttl(r[1])}, nil
 	}
-	return false, pttl(r[1]), nil
+	return grant{}, badReply(r)
 }
 
 // pttl is a PTTL as a duration: negative without an end, and no more than the
@@ -108,20 +275,34 @@ func pttl(ms int64) time.Duration {
 	return time.Duration(min(max(ms, -1), maxDuration.Milliseconds())) * time.Millisecond
 }
 
-func renewHash(ks []ownedKey) call {
-	return ownedCall(renewScript, ks, func(k ownedKey) any { return k.lease.Milliseconds() })
+// renewAll renews locks by one run of a renewal script.
+func renewAll(s *script, ks []ownedKey) call {
+	c := keysCall(s, ks)
+	for i := range ks {
+		c.put(ks[i].owner)
+		c.put(ks[i].lease.Milliseconds())
+	}
+	return c
 }
 
-func releaseHash(ks []ownedKey) call {
-	return ownedCall(releaseScript, ks, func(k ownedKey) any { return k.keys.channel })
+// releaseAll releases locks by one run of a release script.
+func releaseAll(s *script, ks []ownedKey) call {
+	c := keysCall(s, ks)
+	for i := range ks {
+		c.put(ks[i].owner)
+		c.put(ks[i].keys.channelArg)
+	}
+	return c
 }
 
-// ownedCall pairs each key with its owner and one more argument.
-func ownedCall(s *script, ks []ownedKey, more func(ownedKey) any) call {
-	c := call{s, make([]string, 0, len(ks)), make([]any, 0, 2*len(ks))}
-	for _, k := range ks {
-		c.keys = append(c.keys, k.keys.key)
-		c.args = append(c.args, k.owner, more(k))
+// keysCall is a call for the keys of many locks.
+func keysCall(s *script, ks []ownedKey) call {
+	c := call{script: s, nkeys: len(ks)}
+	if len(ks) > 1 {
+		c.long = make([]any, 0, 3*len(ks))
+	}
+	for i := range ks {
+		c.put(ks[i].keys.keyArg)
 	}
 	return c
 }
@@ -136,74 +317,74 @@ const (
 )
 
 // readRenew returns a verdict for each of n locks.
-func readRenew(reply any, n int) ([]verdict, error) {
-	r, err := integers(reply, n)
-	if err != nil {
-		return nil, err
+func readRenew(r []int64, n int) ([]verdict, error) {
+	if len(r) != n {
+		return nil, badReply(r)
 	}
 	verdicts := make([]verdict, n)
 	for i := range verdicts {
 		if verdicts[i] = verdict(r[i]); verdicts[i] < unseen || verdicts[i] > kept {
-			return nil, badReply(reply)
+			return nil, badReply(r)
 		}
 	}
 	return verdicts, nil
 }
 
-// readRelease tells for each of n locks whether it was its owner's until now.
-func readRelease(reply any, n int) ([]bool, error) {
-	r, err := integers(reply, 2*n)
-	if err != nil {
-		return nil, err
+// answers are those to a release: for each lock, whether it was its owner's until
+// now, and how many were told.
+type answers []int64
+
+func (a answers) mine(i int) bool { return a[2*i] == 1 }
+
+// told is 0 when nobody could be told.
+func (a answers) told(i int) int { return int(max(a[2*i+1], 0)) }
+
+// readRelease reads the answer about each of n locks.
+func readRelease(r []int64, n int) (answers, error) {
+	if len(r) != 2*n {
+		return nil, badReply(r)
 	}
-	freed := make([]bool, n)
-	for i := range freed {
-		if freed[i] = r[2*i] == 1; !freed[i] && r[2*i] != 0 {
-			return nil, badReply(reply)
+	for i := range n {
+		if r[2*i] != 0 && r[2*i] != 1 {
+			return nil, badReply(r)
 		}
 	}
-	return freed, nil
+	return r, nil
 }
 
-func infoHash(k lockKeys) call {
-	return call{infoScript, []string{k.key}, nil}
+func infoHash(k *lockKeys) call {
+	c := call{script: infoScript, nkeys: 1}
+	c.put(k.keyArg)
+	if k.token != "" {
+		c.put(k.token)
+		c.nkeys++
+	}
+	return c
 }
 
 // readInfo reads the answer of info.lua.
 func readInfo(reply any) (LockInfo, error) {
 	r, ok := reply.([]any)
-	if !ok || len(r) != 4 {
+	if !ok || len(r) != 5 {
 		return LockInfo{}, badReply(reply)
 	}
 	fields, ok1 := r[0].(int64)
 	ttl, ok2 := r[1].(int64)
 	owner, ok3 := r[2].(string)
 	holds, ok4 := r[3].(string)
-	if !ok1 || !ok2 || !ok3 || !ok4 {
+	token, ok5 := r[4].(string)
+	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 {
 		return LockInfo{}, badReply(reply)
 	}
+	var info LockInfo
+	_, _ = fmt.Sscanf(token, "%d", &info.Token)
 	if fields == 0 {
-		return LockInfo{}, nil
+		return info, nil
 	}
-	info := LockInfo{Held: true, Owner: owner, TTL: pttl(ttl)}
+	info.Held, info.Owner, info.TTL = true, owner, pttl(ttl)
 	// Somebody else's field may hold anything; a number that is none counts 0.
 	_, _ = fmt.Sscanf(holds, "%d", &info.Holds)
 	return info, nil
-}
-
-// integers reads a reply of at least n integers.
-func integers(reply any, n int) ([]int64, error) {
-	raw, ok := reply.([]any)
-	if !ok || len(raw) < n {
-		return nil, badReply(reply)
-	}
-	r := make([]int64, len(raw))
-	for i, v := range raw {
-		if r[i], ok = v.(int64); !ok {
-			return nil, badReply(reply)
-		}
-	}
-	return r, nil
 }
 
 func badReply(reply any) error {
@@ -233,10 +414,11 @@ func saysLater(code string) bool {
 
 // judge classifies the error of a call, and words it for the caller.
 func judge(err error) (fate, error) {
+	if err == nil {
+		return replied, nil
+	}
 	var reply redis.Error
 	switch {
-	case err == nil:
-		return replied, nil
 	case errors.As(err, &reply):
 		return judgeReply(reply)
 	case errors.Is(err, redis.ErrClosed):
@@ -251,8 +433,12 @@ func judgeReply(err redis.Error) (fate, error) {
 	text := err.Error()
 	code, rest, _ := strings.Cut(text, " ")
 	switch {
+	case code == "NOSCRIPT": // and there was no time to send the script
+		return later, unavailable(err)
 	case code == "WRONGTYPE":
 		return refused, fmt.Errorf("%w: %w", ErrWrongType, err)
+	case code == "TOKENRANGE":
+		return refused, fmt.Errorf("%w: %w", ErrTokenRange, err)
 	case saysLater(code), code == "ERR" && strings.HasPrefix(rest, "max number of clients"):
 		return later, unavailable(err)
 	}

@@ -1,7 +1,6 @@
 package watchlock
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"time"
@@ -10,19 +9,23 @@ import (
 // waiter is one call of Lock or TryLock in the queue.
 type waiter struct {
 	// immutable
-	ctx    context.Context // for its values
-	op     string
-	want   want
-	once   bool // one attempt is all it wants
-	caller uintptr
-	since  time.Duration
-	ready  chan delivery // one slot; at most one delivery
+	ctx     context.Context // for its values
+	op      string
+	want    want
+	once    bool // one attempt is all it wants
+	here    bool // its goroutine may make the attempt
+	hurried bool // it cannot wait for others to go first
+	self    bool // found the lock held by this client; set by join, for its caller
+	caller  uintptr
+	since   time.Duration
+	ready   chan delivery // one slot; at most one delivery
 
 	// guarded by gate.mu
-	elem *list.Element // nil when it is not in the queue
-	from int           // the first attempt whose answer is for it too
-	met  bool          // found the lock held by this client
-	slow int           // grants that came too late for it
+	queued         bool
+	before, behind *waiter // in the queue
+	from           int     // the first attempt whose answer is for it too
+	met            bool    // found the lock held by this client
+	slow           int     // grants that came too late for it
 }
 
 // delivery ends a wait.
@@ -32,7 +35,7 @@ type delivery struct {
 }
 
 // join queues w, or answers it on the spot.
-func (g *gate) join(w *waiter, ends bool) (delivery, bool) {
+func (g *gate) join(w *waiter, ends bool) (d delivery, answered, lead bool) {
 	now := g.c.clock.now()
 	g.mu.Lock()
 	endings := g.expireLocked(now)
@@ -40,12 +43,12 @@ func (g *gate) join(w *waiter, ends bool) (delivery, bool) {
 	defer g.mu.Unlock()
 	switch {
 	case g.closed:
-		return delivery{err: ErrClosed}, true
+		return delivery{err: ErrClosed}, true, false
 	case g.held != nil && w.once:
-		return delivery{err: g.busyLocked(w, now)}, true
+		return delivery{err: g.busyLocked(w, now)}, true, false
 	}
-	w.elem = g.queue.PushBack(w)
-	w.met = g.held != nil
+	g.queue.push(w)
+	w.met, w.self = g.held != nil, g.held != nil
 	w.from = g.attempt.n + 1
 	if w.once {
 		// "Held" from an attempt that started before this call would be stale.
@@ -57,19 +60,25 @@ func (g *gate) join(w *waiter, ends bool) (delivery, bool) {
 		// It may have to answer "busy", which only Redis can say.
 		g.want = max(g.want, w.from)
 	}
+	if w.once || w.hurried {
+		g.yieldTo = 0
+	}
 	if g.held != nil {
-		g.warnSelfLocked(w)
 		g.subscribeLocked()
-		return delivery{}, false
+		return delivery{}, false, false
+	}
+	if w.here && !g.driving && !g.releasing && g.yieldTo <= now {
+		g.startLocked()
+		return delivery{}, false, true
 	}
 	g.driveLocked()
-	return delivery{}, false
+	return delivery{}, false, false
 }
 
-// warnSelfLocked tells once that a wait is behind this very client.
-func (g *gate) warnSelfLocked(w *waiter) {
+// warnSelf tells once that a wait is behind this very client.
+func (g *gate) warnSelf(w *waiter) {
 	g.c.warnOnce(&g.c.warnedSelf, "waiting for a lock that this client holds; "+
-		"to re-enter instead, lock with the context from Lease.Context", g.keys.name)
+		"to re-enter instead, lock with the context from Lease.Context", w.want.keys.name)
 }
 
 // leave ends a wait from outside: by its own timer or context. It returns what
@@ -86,7 +95,7 @@ func (g *gate) leave(w *waiter) (delivery, error) {
 	err := g.whyLocked(w, now)
 	g.removeLocked(w)
 	// The wake-up it may have had goes to whoever is first now.
-	g.wake()
+	g.wakeLocked()
 	return delivery{}, err
 }
 
@@ -107,14 +116,14 @@ func (g *gate) whyLocked(w *waiter, now time.Duration) error {
 	case g.last.n >= w.from:
 		return g.busyLocked(w, now)
 	case w.met:
-		return &LockError{Op: w.op, Name: g.keys.name, Err: ErrNotAcquired}
+		return &LockError{Op: w.op, Name: w.want.keys.name, Err: ErrNotAcquired}
 	}
 	return unavailable(&noAnswerError{now - w.since})
 }
 
 // busyLocked is ErrNotAcquired with what is known of the holder's lease.
 func (g *gate) busyLocked(w *waiter, now time.Duration) error {
-	err := &LockError{Op: w.op, Name: g.keys.name, Err: ErrNotAcquired}
+	err := &LockError{Op: w.op, Name: w.want.keys.name, Err: ErrNotAcquired}
 	switch {
 	case g.held != nil:
 		err.TTL = time.Duration(g.held.trusted.Load()) - now
@@ -128,11 +137,10 @@ func (g *gate) busyLocked(w *waiter, now time.Duration) error {
 
 // removeLocked takes w out of the queue, if it is in it.
 func (g *gate) removeLocked(w *waiter) {
-	if w.elem == nil {
+	if !w.queued {
 		return
 	}
-	g.queue.Remove(w.elem)
-	w.elem = nil
+	g.queue.remove(w)
 	if w.once {
 		for i, o := range g.once {
 			if o == w {
@@ -141,7 +149,7 @@ func (g *gate) removeLocked(w *waiter) {
 			}
 		}
 	}
-	if g.queue.Len() == 0 && !g.driving {
+	if g.queue.n == 0 && !g.driving {
 		g.unsubscribeLocked()
 	}
 }
@@ -168,13 +176,15 @@ func (g *gate) answerOnceLocked(n int, err func(*waiter) error) {
 func (g *gate) lock(ctx context.Context, op string, wait time.Duration, want want, caller uintptr) (*Lease, error) {
 	start, left := g.c.clock.now(), wait
 	for tries := 1; ; tries++ {
-		w := &waiter{
-			ctx: context.WithoutCancel(ctx), op: op, want: want, once: left <= 0,
-			caller: caller, since: start, ready: make(chan delivery, 1),
-		}
+		w := g.c.newWaiter()
+		w.ctx, w.op, w.want, w.once, w.caller, w.since = ctx, op, want, left <= 0, caller, start
 		d, err := g.wait(ctx, w, left)
 		if err != nil {
 			return nil, err
+		}
+		if d.lease != nil {
+			// No attempt is under way for it any more: a grant was its end.
+			g.c.reuseWaiter(w)
 		}
 		if d.err != nil || g.check(d.lease.hold) == nil {
 			return d.lease, d.err
@@ -193,8 +203,28 @@ func (g *gate) lock(ctx context.Context, op string, wait time.Duration, want wan
 // ctx ends.
 func (g *gate) wait(ctx context.Context, w *waiter, limit time.Duration) (delivery, error) {
 	_, ends := ctx.Deadline()
-	if d, answered := g.join(w, ends || limit != forever); answered {
+	// An attempt made here must end before the wait does.
+	_, manyCalls := w.want.kind.(*stringKind)
+	w.here = ctx.Done() == nil && (limit == forever || limit >= mostOfAFlight && !manyCalls)
+	w.hurried = limit <= 2*yieldPause
+	d, answered, lead := g.join(w, ends || limit != forever)
+	if answered {
 		return d, nil
+	}
+	if w.self {
+		g.warnSelf(w)
+	}
+	if lead {
+		began := g.c.clock.now()
+		g.tryHere()
+		select {
+		case d := <-w.ready:
+			return d, nil
+		default:
+		}
+		if limit != forever {
+			limit = max(0, limit-(g.c.clock.now()-began))
+		}
 	}
 	if w.once {
 		limit = attemptTimeout
@@ -212,10 +242,12 @@ func (g *gate) wait(ctx context.Context, w *waiter, limit time.Duration) (delive
 		return g.leave(w)
 	case <-ctx.Done():
 	}
-	d, why := g.leave(w)
+	var why error
+	d, why = g.leave(w)
 	if d.lease != nil {
 		// Granted after the caller had gone: pretend it was not.
-		g.c.spawn(func() { _ = d.lease.Unlock(w.ctx) })
+		values := w.ctx
+		g.c.spawn(func() { _ = d.lease.Unlock(values) })
 	}
 	err := ctxError(ctx)
 	var busy *LockError
@@ -227,4 +259,18 @@ func (g *gate) wait(ctx context.Context, w *waiter, limit time.Duration) (delive
 		return delivery{}, busy
 	}
 	return delivery{}, errors.Join(why, err)
+}
+
+// newWaiter is an empty waiter.
+func (c *Client) newWaiter() *waiter {
+	if w, _ := c.waiters.Get().(*waiter); w != nil {
+		return w
+	}
+	return &waiter{ready: make(chan delivery, 1)}
+}
+
+// reuseWaiter takes back a waiter that nobody refers to any more.
+func (c *Client) reuseWaiter(w *waiter) {
+	*w = waiter{ready: w.ready}
+	c.waiters.Put(w)
 }

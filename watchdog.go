@@ -11,7 +11,8 @@ import (
 // watchdog renews the bursts of one client and ends what runs out, on one
 // goroutine that lives from the first hold until some time after the last.
 // Bursts are due by deadline, so that delays do not add up, and renewed in
-// batches, each on its own, so that one that fails or is slow delays no other.
+// batches. All of a round leave together; one that is not answered holds back the
+// next for a few round trips, 50 ms at least.
 type watchdog struct {
 	c    *Client
 	poke chan struct{} // one slot: the earliest due time has changed
@@ -21,6 +22,7 @@ type watchdog struct {
 	heap    bursts
 	running bool
 	lane    bool          // a burst to be renewed was added
+	wakeAt  time.Duration // until when run sleeps
 	emptyAt time.Duration // since when nothing is held
 }
 
@@ -49,16 +51,17 @@ func (d *watchdog) linger() time.Duration { return d.interval() }
 func (d *watchdog) add(b *burst, at time.Duration, renew bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.lane = d.lane || renew
+	if renew && !d.lane {
+		d.lane = true
+		d.wakeLocked(d.wakeAt - 1) // to open it
+	}
 	b.entry = entry{at: at, known: true}
 	heap.Push(&d.heap, b)
 	if !d.running {
 		d.running = d.c.spawn(d.run)
 		return
 	}
-	if d.heap[0] == b {
-		d.wake()
-	}
+	d.wakeLocked(at)
 }
 
 // remove forgets b.
@@ -69,24 +72,29 @@ func (d *watchdog) remove(b *burst) {
 	if i := b.entry.index; i > 0 {
 		heap.Remove(&d.heap, i-1)
 	}
+	if len(d.heap) == 0 {
+		d.emptyAt = d.c.clock.now() // run sees it when it wakes anyway
+	}
 }
 
-// schedule makes b due at the instant at, unless it was removed.
+// schedule has b looked at by the instant at, unless it was removed. It never puts
+// an earlier look off: callers find out the instant under the gate's mutex and say
+// it after that, so it may be out of date, and a look too many does no harm.
 func (d *watchdog) schedule(b *burst, at time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !b.entry.known {
 		return
 	}
-	b.entry.at = at
-	if i := b.entry.index; i > 0 {
-		heap.Fix(&d.heap, i-1)
-	} else {
+	switch i := b.entry.index; {
+	case i == 0:
+		b.entry.at = at
 		heap.Push(&d.heap, b)
+	case at < b.entry.at:
+		b.entry.at = at
+		heap.Fix(&d.heap, i-1)
 	}
-	if d.heap[0] == b {
-		d.wake()
-	}
+	d.wakeLocked(at)
 }
 
 // verifyAll has Redis asked about everything that is held: after an outage it
@@ -105,7 +113,12 @@ func (d *watchdog) verifyAll() {
 	}
 }
 
-func (d *watchdog) wake() {
+// wakeLocked wakes run if it would sleep past the instant at.
+func (d *watchdog) wakeLocked(at time.Duration) {
+	if at >= d.wakeAt {
+		return
+	}
+	d.wakeAt = at
 	select {
 	case d.poke <- struct{}{}:
 	default:
@@ -158,23 +171,21 @@ func (d *watchdog) take(now time.Duration) (due []*burst, next time.Duration, id
 		for len(d.heap) > 0 && d.heap[0].entry.at <= now+d.early() {
 			due = append(due, heap.Pop(&d.heap).(*burst))
 		}
+		d.wakeAt = now // it comes back at once
 		return due, now, false
 	}
+	d.wakeAt = d.emptyAt + d.linger()
+	idle = len(d.heap) == 0 && now >= d.wakeAt
 	if len(d.heap) > 0 {
-		d.emptyAt = 0
-		return nil, d.heap[0].entry.at, false
+		d.wakeAt = d.heap[0].entry.at
 	}
-	if d.emptyAt == 0 {
-		d.emptyAt = now
-	}
-	return nil, d.emptyAt + d.linger(), now >= d.emptyAt+d.linger()
+	return nil, d.wakeAt, idle
 }
 
 // stop ends the goroutine unless something was added.
 func (d *watchdog) stop() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.emptyAt = 0
 	if len(d.heap) > 0 {
 		return false
 	}
@@ -209,17 +220,30 @@ func (d *watchdog) round(due []*burst, now time.Duration) (renewals []renewal) {
 func (d *watchdog) look(b *burst, now time.Duration) (r renewal, next time.Duration, renew bool) {
 	g := b.gate
 	g.mu.Lock()
+	for _, h := range b.holds {
+		h.lookLocked()
+	}
 	endings := b.expireLocked(now)
-	defer tellAll(endings)
-	defer g.mu.Unlock()
+	unwatched := d.unwatchedLocked(b, now)
+	defer func() {
+		g.mu.Unlock()
+		tellAll(endings)
+		for _, h := range unwatched {
+			h.warn("a lease is renewed, but nobody has asked for its Context, Done or Err: " +
+				"its holder would not learn of a loss")
+		}
+	}()
 	if b.over {
 		return r, never, false
 	}
-	d.warnUnwatchedLocked(b, now)
 	owned := b.owned()
 	owned.lease = b.watchTTLLocked(now, d.c.cfg.watchdogTimeout)
 	if owned.lease == 0 {
 		b.due = never
+	} else {
+		// Not below what a longer lease on the same owner has taken.
+		left := time.Duration(b.trusted.Load()) - now
+		owned.lease = max(owned.lease, (left+margin(left)).Truncate(time.Millisecond)+time.Millisecond)
 	}
 	if b.renewing == nil && (b.verifyAt <= now || b.due <= now+d.early()) {
 		b.verifyAt, b.verified = never, now
@@ -233,16 +257,15 @@ func (d *watchdog) look(b *burst, now time.Duration) (r renewal, next time.Durat
 	return r, b.nextLocked(), renew
 }
 
-// warnUnwatchedLocked tells of a holder that could not have learned of a loss.
-func (d *watchdog) warnUnwatchedLocked(b *burst, now time.Duration) {
+// unwatchedLocked returns the holders that could not have learned of a loss, once.
+func (d *watchdog) unwatchedLocked(b *burst, now time.Duration) (holds []*hold) {
 	for _, h := range b.holds {
 		if h.watchdog && !h.warned && !h.watched.Load() && now-h.since >= d.c.cfg.watchdogTimeout-d.early() {
 			h.warned = true
-			d.c.cfg.log.Warn("a lease is renewed, but nobody has asked for its Context, Done or Err: "+
-				"its holder would not learn of a loss",
-				zap.String("lock", b.gate.keys.name), zap.String("taken at", h.place()))
+			holds = append(holds, h)
 		}
 	}
+	return holds
 }
 
 // laneWanted reports whether a burst has come that is to be renewed.
@@ -268,14 +291,10 @@ func (d *watchdog) renew(batch []renewal) {
 		owned[i] = r.owned
 	}
 	timeout := min(attemptTimeout, d.c.cfg.watchdogTimeout/6)
-	res := d.c.runner.renew(d.c.root, batch[0].b.kind.renew(owned), timeout)
-	var verdicts []verdict
-	if res.fate == replied {
-		verdicts, res.err = readRenew(res.reply, len(batch))
-	}
+	verdicts, res := batch[0].b.kind.renew(d.c.runner.onLane(d.c.root, timeout), owned)
 	for i, r := range batch {
 		v := unseen
-		if verdicts != nil {
+		if res.fate == replied {
 			v = verdicts[i]
 		}
 		d.settle(r, v, res, len(batch) > 1)
@@ -289,6 +308,7 @@ func (d *watchdog) settle(r renewal, v verdict, res result, company bool) {
 	if v != unseen {
 		g.judged(b, v, res, r.owned.lease)
 	}
+	failed := false
 	g.mu.Lock()
 	if b.renewing != nil {
 		close(b.renewing)
@@ -303,13 +323,13 @@ func (d *watchdog) settle(r renewal, v verdict, res result, company bool) {
 		} else {
 			b.verifyAt = min(b.verifyAt, again)
 		}
-		if !b.failing {
-			b.failing = true
-			d.c.cfg.log.Warn("renewal failed, trying again", zap.String("lock", g.keys.name), zap.Error(res.err))
-		}
+		failed, b.failing = !b.failing, true
 	}
 	next := b.nextLocked()
 	g.mu.Unlock()
+	if failed {
+		d.c.cfg.log.Warn("renewal failed, trying again", zap.String("lock", b.keys.name), zap.Error(res.err))
+	}
 	d.schedule(b, next)
 }
 

@@ -1,0 +1,115 @@
+package watchlock
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// This file is what takes a lock away, or lets it be kept for longer.
+
+// Extend makes a lease with a lease time end d from now, unless it already ends
+// later: it never shortens, and then it changes nothing and returns nil. d is in
+// whole milliseconds, at least 10 ms; a WithMaxHold still bounds the hold. It
+// makes one attempt, of at most 1 s or until ctx ends. After an error the lease
+// ends when it did before, whatever Redis may have done.
+//
+// On a lease that the watchdog renews it returns errors.ErrUnsupported, on one
+// that has ended that lease's error.
+func (l *Lease) Extend(ctx context.Context, d time.Duration) error {
+	if l == nil {
+		return &LockError{Op: "extend", Err: ErrNotHeld}
+	}
+	h := l.hold
+	if err := checkDuration("extension", d, minLeaseTime); err != nil {
+		return h.wrap("extend", err)
+	}
+	if h.watchdog {
+		return h.wrap("extend", errors.ErrUnsupported)
+	}
+	return h.burst.gate.extendHold(ctx, l, d)
+}
+
+// extendHold moves the end of an explicit lease.
+//
+//  1. Nothing is promised before Redis has confirmed the longer TTL, and then
+//     only what was earned from before the command was sent.
+//  2. The answer is applied under mu to a hold that is still live: an extension
+//     confirmed after the end revives nothing.
+func (g *gate) extendHold(ctx context.Context, l *Lease, d time.Duration) error {
+	h := l.hold
+	b := h.burst
+	if err := g.check(h); err != nil {
+		return err
+	}
+	if err := ctxError(ctx); err != nil {
+		return h.wrap("extend", err)
+	}
+	if g.c.clock.now()+d-margin(d) <= time.Duration(h.end.Load()) {
+		return nil
+	}
+	k := b.owned()
+	k.lease, k.longer = d, true
+	verdicts, res := b.kind.renew(g.c.runner.on(ctx, attemptTimeout, ctx.Done()), []ownedKey{k})
+	switch {
+	case res.fate != replied:
+		if err := ctxError(ctx); err != nil {
+			res.err = err
+		}
+		return h.wrap("extend", res.err)
+	case verdicts[0] == unseen:
+		return h.wrap("extend", unavailable(errUnseen))
+	}
+	g.judged(b, verdicts[0], res, d)
+	if err := g.check(h); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	end := res.sentAt + d - margin(d)
+	if h.maxHold > 0 {
+		end = min(end, h.since+h.maxHold)
+	}
+	if h.err == nil && int64(end) > h.end.Load() {
+		h.end.Store(int64(end))
+	}
+	next := b.nextLocked()
+	g.mu.Unlock()
+	g.c.dog.schedule(b, next)
+	return nil
+}
+
+// force releases owner, whoever that is, and ends the burst if it is ours.
+//
+//  1. The burst ends first, so that its holder is told before anybody else can
+//     be granted the lock.
+//  2. The release names the owner that was read. However often it is sent, it
+//     can only remove that one. An answer that it was gone is as good: it had
+//     been there, and is no longer.
+func (g *gate) force(ctx context.Context, k kind, keys *lockKeys, owner owner) error {
+	g.mu.Lock()
+	var endings []ending
+	switch b := g.held; {
+	case b != nil && b.owner == owner:
+		endings = b.takenLocked("it was forced open")
+	case g.attempt.flying && g.attempt.owner == owner:
+		g.attempt.forced = true // its grant is on its way here
+	}
+	g.mu.Unlock()
+	tellAll(endings)
+	deadline := g.c.clock.now() + g.c.cfg.unlockTimeout
+	o := ownedKey{keys: keys, owner: owner}
+	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
+		left := max(deadline-g.c.clock.now(), time.Millisecond)
+		_, res := k.release(g.c.runner.on(ctx, left, ctx.Done()), []ownedKey{o})
+		if res.fate == replied {
+			return nil
+		}
+		if err := ctxError(ctx); err != nil {
+			return err
+		}
+		if res.fate == refused || g.c.clock.now()+pause >= deadline {
+			return res.err
+		}
+		g.c.clock.wait(ctx.Done(), g.c.clock.now()+pause)
+	}
+}

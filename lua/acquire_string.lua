@@ -1,0 +1,20 @@
+-- Takes a free lock of the string form for a new owner.
+-- KEYS[1] the lock. ARGV[1] the lease in ms, ARGV[2] the owner, ARGV[3..] owners
+-- of earlier attempts whose outcome the caller does not know: what one of them
+-- took is taken over.
+-- Answers {1} when taken, {0, PTTL} when somebody else holds it.
+local lease = tonumber(ARGV[1])
+if not lease or lease < 1 or lease > 9007199254740991 or lease % 1 ~= 0 then
+  return redis.error_reply('ERR lease out of range')
+end
+local holder = redis.call('GET', KEYS[1])
+for i = 3, #ARGV do
+  if holder == ARGV[i] then
+    holder = false
+  end
+end
+if holder then
+  return {0, redis.call('PTTL', KEYS[1])}
+end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', string.format('%.0f', lease))
+return {1}

@@ -1,0 +1,121 @@
+package watchlock
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// This file knows the string form on a server that compares values itself: SET
+// with IFEQ and DELEX (Redis 8.4). No script is needed, so a user without EVAL
+// can lock.
+
+// acquirePlain takes a free string lock, and answers who holds it else. SET with
+// NX and GET together is known to every server from Redis 7.0.
+func acquirePlain(k *ownedKey) call {
+	return plainCall([]any{"set", k.keys.key, k.owner, "NX", "GET", "PX", k.lease.Milliseconds()})
+}
+
+// takeOverPlain makes k's owner the holder in place of an earlier one.
+func takeOverPlain(k *ownedKey, earlier owner) call {
+	return plainCall([]any{"set", k.keys.key, k.owner, "IFEQ", earlier, "PX", k.lease.Milliseconds()})
+}
+
+func pttlPlain(k *lockKeys) call { return plainCall([]any{"pttl", k.key}) }
+
+func infoPlain(k *lockKeys) call { return plainCall([]any{"get", k.key}, []any{"pttl", k.key}) }
+
+// renewPlain sets the TTLs of locks that are still their owners'. Their leases
+// must not be below what is left.
+func renewPlain(ks []ownedKey) call {
+	c := call{plain: make([][]any, len(ks))}
+	for i, k := range ks {
+		if k.lease > 0 {
+			c.plain[i] = []any{"set", k.keys.key, k.owner, "IFEQ", k.owner, "PX", k.lease.Milliseconds()}
+		} else {
+			c.plain[i] = []any{"get", k.keys.key}
+		}
+	}
+	return c
+}
+
+func releasePlain(ks []ownedKey) call {
+	c := call{plain: make([][]any, len(ks))}
+	for i, k := range ks {
+		c.plain[i] = []any{"delex", k.keys.key, "IFEQ", k.owner}
+	}
+	return c
+}
+
+// tellPlain publishes the releases of locks.
+func tellPlain(ks []ownedKey) call {
+	c := call{plain: make([][]any, len(ks))}
+	for i, k := range ks {
+		c.plain[i] = []any{"publish", k.keys.channel, releasePayload}
+	}
+	return c
+}
+
+func plainCall(cmds ...[]any) call { return call{plain: cmds} }
+
+// then is c and d in one pipeline.
+func (c call) then(d call) call { return call{plain: append(c.plain, d.plain...)} }
+
+// replyError is the error that a plain command was answered with, if it was.
+func replyError(reply any) error {
+	err, _ := reply.(error)
+	return err
+}
+
+// doesNotKnow reports whether a server answered that it does not know the
+// command, or this form of it.
+func doesNotKnow(err error) bool {
+	return redis.HasErrorPrefix(err, "unknown command") || redis.HasErrorPrefix(err, "syntax error") ||
+		redis.HasErrorPrefix(err, "unknown subcommand")
+}
+
+// forbidden reports whether a server answered that the user may not.
+func forbidden(err error) bool { return redis.HasErrorPrefix(err, "NOPERM") }
+
+// notAString reports whether a server refused to compare a key of another type.
+func notAString(err error) bool {
+	return errors.Is(err, ErrWrongType) || redis.HasErrorPrefix(err, "WRONGTYPE") ||
+		err != nil && strings.Contains(err.Error(), "should be of string type")
+}
+
+// readPTTL reads the TTL of a key that was there a moment ago: gone since, it
+// has none left.
+func readPTTL(reply any) time.Duration {
+	ms, ok := reply.(int64)
+	switch {
+	case !ok:
+		return -1
+	case ms == -2:
+		return 0
+	}
+	return pttl(ms)
+}
+
+// readTold is how many a publish reached, as far as it was answered.
+func readTold(replies []any) int64 {
+	if len(replies) == 0 {
+		return 0
+	}
+	n, _ := replies[0].(int64)
+	return n
+}
+
+// readRenewPlain reads the verdict on one lock.
+func readRenewPlain(k ownedKey, reply any) verdict {
+	switch err := replyError(reply); {
+	case notAString(err):
+		return notMine
+	case err != nil:
+		return unseen
+	case reply == nil, k.lease == 0 && reply != k.owner:
+		return notMine
+	}
+	return kept
+}

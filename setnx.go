@@ -1,0 +1,227 @@
+package watchlock
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// foreignPoll bounds how long a waiter for the string form sleeps: holders that
+// use the plain recipe publish nothing.
+const foreignPoll = 500 * time.Millisecond
+
+// stringKind is the plain recipe on the wire: SET NX PX with the owner as the
+// value, compared before it is deleted. One for a client, since it remembers
+// what the servers can.
+type stringKind struct {
+	bySlot bool // each slot may be another server's
+
+	mu sync.Mutex
+	// guarded by mu, by node
+	modes  map[int]stringMode
+	noEval map[int]bool // the user may not run scripts
+}
+
+// stringMode is how to talk to a server.
+type stringMode int
+
+const (
+	modeUnknown stringMode = iota // plain commands, until one is refused
+	modePlain                     // it knows DELEX
+	modeScript
+)
+
+func newStringKind(bySlot bool) *stringKind {
+	return &stringKind{bySlot: bySlot, modes: make(map[int]stringMode), noEval: make(map[int]bool)}
+}
+
+// NewSetNXMutex returns the lock called name in the string form: a key set by
+// SET NX PX and deleted when its value is still the owner's. It excludes everybody
+// who uses that recipe on the key, in any language, and works like a Mutex in all
+// else. Holders that are not this package's publish nothing, so a waiter polls
+// each 500 ms, or the maximum poll interval if that is less. On Redis 8.4 and
+// later acquire and release run no script, and a user without the right to EVAL
+// can lock: then renewals run none either, are refused when Redis is full, and a
+// lease cannot be extended (errors.ErrUnsupported). Elsewhere Lua compares.
+func (c *Client) NewSetNXMutex(name string, opts ...LockOption) *Mutex {
+	return c.newMutex(c.strings, name, opts)
+}
+
+func (*stringKind) String() string { return "SET NX mutex" }
+
+func (*stringKind) maxPoll() time.Duration { return foreignPoll }
+
+func (s *stringKind) acquire(do doer, k *ownedKey, before []owner) (grant, result) {
+	if s.mode(k.keys) == modeScript {
+		return s.acquireScript(do, k, before)
+	}
+	res := do.run(acquirePlain(k))
+	holder, res := onlyReply(res)
+	if res.fate != replied {
+		if doesNotKnow(res.err) {
+			s.learn(k.keys, modeScript)
+			return s.acquireScript(do, k, before)
+		}
+		return grant{}, res
+	}
+	if holder == nil {
+		return grant{taken: true}, res
+	}
+	if earlier := owner(holder); slices.Contains(before, earlier) {
+		taken, next := onlyReply(do.run(takeOverPlain(k, earlier)))
+		switch {
+		case next.fate != replied && doesNotKnow(next.err):
+			s.learn(k.keys, modeScript)
+			return s.acquireScript(do, k, before)
+		case next.fate != replied:
+			return grant{}, next
+		case taken != nil:
+			return grant{taken: true}, res
+		}
+	}
+	// Refused. How long for is worth a question, but not an error.
+	ttl, asked := onlyReply(do.run(pttlPlain(k.keys)))
+	if asked.fate != replied {
+		ttl = nil
+	}
+	return grant{ttl: readPTTL(ttl)}, res
+}
+
+func (s *stringKind) acquireScript(do doer, k *ownedKey, before []owner) (grant, result) {
+	g, res := acquireBy(do, acquireString(k, before))
+	s.review(k.keys, res)
+	return g, res
+}
+
+// renew goes by script wherever the user may run one, also where acquire and
+// release need none: SET with IFEQ sets the TTL to what it says, so one that comes
+// late would lower what a later extension has taken; and it is refused when memory
+// is full, which a renewal must not be. Without the right to scripts only the
+// watchdog's own renewals are sent. A late one of those sets no end that is nearer
+// than one that was believed.
+func (s *stringKind) renew(do doer, ks []ownedKey) ([]verdict, result) {
+	keys := ks[0].keys
+	if !s.scriptless(keys) {
+		verdicts, res := renewBy(do, renewAll(renewStringScript, ks), len(ks))
+		if res.fate != refused || !forbidden(res.err) {
+			return verdicts, res
+		}
+		s.learnScriptless(keys)
+	}
+	if slices.ContainsFunc(ks, func(k ownedKey) bool { return k.longer }) {
+		return nil, result{fate: refused, err: fmt.Errorf("%w: the user may not run scripts, which extending needs", errors.ErrUnsupported)}
+	}
+	replies, res := replyList(do.run(renewPlain(ks)), len(ks))
+	if res.fate != replied {
+		return nil, res
+	}
+	verdicts := make([]verdict, len(ks))
+	for i, k := range ks {
+		verdicts[i] = readRenewPlain(k, replies[i])
+	}
+	return verdicts, res
+}
+
+func (s *stringKind) release(do doer, ks []ownedKey) (answers, result) {
+	mode := s.mode(ks[0].keys)
+	if mode == modeScript {
+		a, res := releaseBy(do, releaseAll(releaseStringScript, ks), len(ks))
+		s.review(ks[0].keys, res)
+		return a, res
+	}
+	c := releasePlain(ks)
+	together := mode == modePlain && len(ks) == 1
+	if together {
+		c = c.then(tellPlain(ks)) // a message too many costs less than a round trip
+	}
+	replies, res := replyList(do.run(c), len(c.plain))
+	if res.fate != replied {
+		return nil, res
+	}
+	a := make(answers, 2*len(ks))
+	var tell []ownedKey
+	for i, k := range ks {
+		switch err := replyError(replies[i]); {
+		case doesNotKnow(err):
+			s.learn(k.keys, modeScript)
+			return s.release(do, ks)
+		case notAString(err):
+		case err != nil:
+			res.fate, res.err = judge(err)
+			return nil, res
+		case replies[i] == int64(1):
+			a[2*i] = 1
+			tell = append(tell, k)
+		}
+	}
+	s.learn(ks[0].keys, modePlain)
+	switch {
+	case together:
+		a[1] = readTold(replies[1:])
+	case len(tell) == 1 && len(ks) == 1:
+		told, _ := replyList(do.run(tellPlain(tell)), 1)
+		a[1] = readTold(told)
+	case len(tell) > 0:
+		do.run(tellPlain(tell)) // a hint: waiters poll as well
+	}
+	return a, res
+}
+
+func (*stringKind) info(do doer, k *lockKeys) (LockInfo, result) {
+	replies, res := replyList(do.run(infoPlain(k)), 2)
+	if res.fate != replied {
+		return LockInfo{}, res
+	}
+	if err := replyError(replies[0]); err != nil {
+		res.fate, res.err = judge(err)
+		return LockInfo{}, res
+	}
+	owner, held := replies[0].(string)
+	if !held {
+		return LockInfo{}, res
+	}
+	return LockInfo{Held: true, Owner: owner, Holds: 1, TTL: readPTTL(replies[1])}, res
+}
+
+// mode is how to talk to the server that has k.
+func (s *stringKind) mode(k *lockKeys) stringMode {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.modes[s.node(k)]
+}
+
+func (s *stringKind) learn(k *lockKeys, m stringMode) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.modes[s.node(k)] = m
+}
+
+// scriptless reports whether the user may not run scripts on the server of k.
+func (s *stringKind) scriptless(k *lockKeys) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.noEval[s.node(k)]
+}
+
+func (s *stringKind) learnScriptless(k *lockKeys) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.noEval[s.node(k)] = true
+}
+
+// review forgets that scripts are the way where the user may not run them: the
+// server may have been replaced by one that needs none.
+func (s *stringKind) review(k *lockKeys, res result) {
+	if res.fate == refused && forbidden(res.err) {
+		s.learn(k, modeUnknown)
+	}
+}
+
+func (s *stringKind) node(k *lockKeys) int {
+	if s.bySlot {
+		return k.slot
+	}
+	return -1
+}
