@@ -40,7 +40,7 @@ type roomRule struct {
 var roomRules = []roomRule{
 	{
 		name:  "go-redis is imported where commands leave and replies come in",
-		only:  []string{"client.go", "runner.go", "scripts.go", "pubsub_wait.go"},
+		only:  []string{"client.go", "runner.go", "scripts.go", "plain.go", "pubsub_wait.go"},
 		finds: importsOfRedis,
 		bad: `package p
 import "github.com/redis/go-redis/v9/push" // here
@@ -48,7 +48,7 @@ import "github.com/redis/go-redis/v9/push" // here
 	},
 	{
 		name:  "goroutines start where their owner waits for them",
-		only:  []string{"client.go", "gate.go", "watchdog.go", "pubsub_wait.go", "runner.go", "orphan.go"},
+		only:  []string{"client.go"},
 		finds: nodesThat(startsGoroutine),
 		bad: `package p
 func f() {
@@ -58,7 +58,7 @@ func f() {
 	},
 	{
 		name:  "a WaitGroup starts goroutines too",
-		only:  []string{"client.go", "gate.go", "watchdog.go", "pubsub_wait.go", "runner.go", "orphan.go"},
+		only:  []string{"client.go"},
 		finds: nodesThat(startsGoroutine),
 		bad: `package p
 func f(wg *sync.WaitGroup) {
@@ -122,7 +122,7 @@ const script = "return redis.call('get', KEYS[1])" // here
 	},
 	{
 		name:  "milliseconds exist at the door and on the wire",
-		only:  []string{"scripts.go", "options.go"},
+		only:  []string{"scripts.go", "plain.go", "options.go"},
 		finds: nodesThat(callsMilliseconds),
 		bad: `package p
 func f(d time.Duration) {

@@ -3,6 +3,8 @@ package watchlock
 import (
 	"context"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -21,14 +23,108 @@ func inBubble(t *testing.T, f func(t *testing.T, v *redistest.Virtual)) {
 	synctest.Test(t, func(t *testing.T) { f(t, redistest.NewVirtual(t)) })
 }
 
-// newTestClient makes a client that is closed when the test ends.
+// newTestClient makes a client that is closed when the test ends. With
+// WATCHLOCK_HANDOFF=0 it does not pass bursts on, unless the test's options say so.
 func newTestClient(t testing.TB, rdb redis.UniversalClient, opts ...Option) *Client {
 	t.Helper()
+	if os.Getenv("WATCHLOCK_HANDOFF") == "0" {
+		opts = append([]Option{WithLocalHandoff(0)}, opts...)
+	}
 	c, err := New(rdb, opts...)
 	if err != nil {
 		t.Fatalf("New: %v", err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// kindOfTest is the lock kind that the tests of all kinds are run for:
+// WATCHLOCK_KIND is fenced, setnx, or, the default, mutex.
+func kindOfTest() string {
+	if k := os.Getenv("WATCHLOCK_KIND"); k != "" {
+		return k
+	}
+	return "mutex"
+}
+
+// newTestMutex is a lock of the kind that the tests are run for.
+func newTestMutex(c *Client, name string, opts ...LockOption) *Mutex {
+	switch k := kindOfTest(); k {
+	case "mutex":
+		return c.NewMutex(name, opts...)
+	case "fenced":
+		return c.newMutex(fencedKind{}, name, opts)
+	case "setnx":
+		return c.newMutex(c.strings, name, opts)
+	default:
+		panic("WATCHLOCK_KIND is " + k)
+	}
+}
+
+// sourcesOfTest are the scripts of the kind that the tests are run for.
+func sourcesOfTest() []string {
+	switch kindOfTest() {
+	case "fenced":
+		return []string{acquireFencedSource, renewSource, releaseSource, infoSource}
+	case "setnx":
+		return []string{acquireStringSource, renewStringSource, releaseStringSource}
+	}
+	return []string{acquireSource, renewSource, releaseSource, infoSource}
+}
+
+// channelOfTest is where releases of the lock are published.
+func channelOfTest(name string) string {
+	if kindOfTest() == "setnx" {
+		return "watchlock_setnx__channel:{" + name + "}"
+	}
+	return "redisson_lock__channel:{" + name + "}"
+}
+
+// acquires, renews and releases match the commands of the kind that the tests are
+// run for, as a script and as the plain commands of servers that need none.
+func acquires() redistest.Match {
+	return runsOfTest(0, func(c redistest.Command) bool { return c.Name == "SET" && c.Arg(2) == "NX" })
+}
+
+func renews() redistest.Match {
+	return runsOfTest(1, func(c redistest.Command) bool { return c.Name == "SET" && c.Arg(2) == "IFEQ" && c.Arg(1) == c.Arg(3) })
+}
+
+func releases() redistest.Match {
+	return runsOfTest(2, func(c redistest.Command) bool { return c.Name == "DELEX" })
+}
+
+func runsOfTest(script int, plain redistest.Match) redistest.Match {
+	runs := redistest.Runs(sourcesOfTest()[script])
+	if kindOfTest() != "setnx" {
+		return runs
+	}
+	return func(c redistest.Command) bool { return runs(c) || plain(c) }
+}
+
+// ownerIn is the owner of the client that a command names.
+func ownerIn(cmd redistest.Command, c *Client) owner {
+	for _, arg := range cmd.Args {
+		if strings.HasPrefix(arg, c.ID()+":") {
+			return arg
+		}
+	}
+	return nil
+}
+
+// withoutCounters leaves out the counters of tokens, which stay.
+func withoutCounters(keys []string) []string {
+	return slices.DeleteFunc(keys, func(k string) bool { return strings.HasPrefix(k, "redisson_lock_token:") })
+}
+
+// knowServer makes c know whether its one server needs scripts for the string
+// form, which it would find out with its first locks.
+func knowServer(c *Client, scripts bool) *Client {
+	mode := modePlain
+	if scripts {
+		mode = modeScript
+	}
+	c.strings.learn(&lockKeys{}, mode)
 	return c
 }
 
@@ -50,10 +146,14 @@ func mustUnlock(t testing.TB, l *Lease) {
 	}
 }
 
-// fullCount is n with WATCHLOCK_FULL set, else a twentieth of it.
+// fullCount is n with WATCHLOCK_FULL set, else a twentieth of it, or a hundredth
+// when the tests are run again for another kind or without passing.
 func fullCount(n int) int {
-	if os.Getenv("WATCHLOCK_FULL") != "" {
+	switch {
+	case os.Getenv("WATCHLOCK_FULL") != "":
 		return n
+	case os.Getenv("WATCHLOCK_KIND") != "" || os.Getenv("WATCHLOCK_HANDOFF") != "":
+		return max(1, n/100)
 	}
 	return max(1, n/20)
 }

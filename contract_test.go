@@ -24,7 +24,7 @@ func TestContract(t *testing.T) {
 			name string
 			f    func(t *testing.T, c contractOf)
 		}{
-			{"a lock is one hash with an end, and gone after Unlock", contractOnTheWire},
+			{"a lock is one key with an end, and gone after Unlock", contractOnTheWire},
 			{"a busy lock is told with its TTL", contractBusy},
 			{"a waiter wakes by the message", contractWakes},
 			{"Do runs inside and TryDo answers busy", contractDo},
@@ -41,7 +41,7 @@ func TestContract(t *testing.T) {
 			t.Run(part.name, func(t *testing.T) {
 				c := contractOf{s, newTestClient(t, s.Client()), newTestClient(t, s.Client())}
 				part.f(t, c)
-				if keys := s.Client().Keys(context.Background(), "*").Val(); len(keys) != 0 && !t.Failed() {
+				if keys := withoutCounters(s.Client().Keys(context.Background(), "*").Val()); len(keys) != 0 && !t.Failed() {
 					t.Errorf("left behind: %q", keys)
 				}
 			})
@@ -85,50 +85,59 @@ func closes(t *testing.T, done <-chan struct{}) {
 func contractOnTheWire(t *testing.T, c contractOf) {
 	b := scriptBench{t, c.s.Client(), nil, c.s}
 	before := time.Now()
-	l := mustLock(t, c.a.NewMutex("wire"))
+	l := mustLock(t, newTestMutex(c.a, "wire"))
 	if until := l.ExpiresAt(); until.Before(before.Add(29*time.Second)) || until.After(time.Now().Add(30*time.Second-margin(30*time.Second))) {
 		t.Errorf("trusted until %v after the call", until.Sub(before))
 	}
-	owners, err := b.rdb.HKeys(t.Context(), "wire").Result()
-	if err != nil || len(owners) != 1 || !strings.HasPrefix(owners[0], c.a.ID()+":") {
-		t.Fatalf("fields %q, %v", owners, err)
+	if kindOfTest() == "setnx" {
+		if owner, err := b.rdb.Get(t.Context(), "wire").Result(); err != nil || !strings.HasPrefix(owner, c.a.ID()+":") {
+			t.Fatalf("value %q, %v", owner, err)
+		}
+		b.lasts("wire", b.do("PTTL", "wire"), 30*time.Second)
+	} else {
+		owners, err := b.rdb.HKeys(t.Context(), "wire").Result()
+		if err != nil || len(owners) != 1 || !strings.HasPrefix(owners[0], c.a.ID()+":") {
+			t.Fatalf("fields %q, %v", owners, err)
+		}
+		b.holds("wire", 30*time.Second, owners[0])
 	}
-	b.holds("wire", 30*time.Second, owners[0])
-	b.only("wire")
-	heard := b.hears("redisson_lock__channel:{wire}")
+	if keys := withoutCounters(b.rdb.Keys(t.Context(), "*").Val()); len(keys) != 1 {
+		t.Errorf("keys %q", keys)
+	}
+	heard := b.hears(channelOfTest("wire"))
 	mustUnlock(t, l)
-	if got := heard(); got != "redisson_lock__channel:{wire} 0" {
+	if got := heard(); got != channelOfTest("wire")+" 0" {
 		t.Errorf("heard %q", got)
 	}
 }
 
 func contractBusy(t *testing.T, c contractOf) {
-	l := mustLock(t, c.a.NewMutex("busy"))
+	l := mustLock(t, newTestMutex(c.a, "busy"))
 	var le *LockError
-	_, err := c.b.NewMutex("busy").TryLock(t.Context(), 0)
+	_, err := newTestMutex(c.b, "busy").TryLock(t.Context(), 0)
 	if !errors.Is(err, ErrNotAcquired) || IsUnavailable(err) || !errors.As(err, &le) || le.TTL <= 20*time.Second || le.TTL > 30*time.Second {
 		t.Errorf("from elsewhere: %v", err)
 	}
-	_, err = c.a.NewMutex("busy").TryLock(t.Context(), 0)
+	_, err = newTestMutex(c.a, "busy").TryLock(t.Context(), 0)
 	if !errors.Is(err, ErrNotAcquired) || !errors.As(err, &le) || le.TTL <= 20*time.Second || le.TTL > 30*time.Second {
 		t.Errorf("from here: %v", err)
 	}
 	begin := time.Now()
-	_, err = c.b.NewMutex("busy").TryLock(t.Context(), 200*time.Millisecond)
+	_, err = newTestMutex(c.b, "busy").TryLock(t.Context(), 200*time.Millisecond)
 	if took := time.Since(begin); !errors.Is(err, ErrNotAcquired) || took < 200*time.Millisecond || took > 700*time.Millisecond {
 		t.Errorf("a wait of 200ms took %v: %v", took, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, err = c.b.NewMutex("busy").Lock(ctx); !errors.Is(err, ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+	if _, err = newTestMutex(c.b, "busy").Lock(ctx); !errors.Is(err, ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("at a deadline: %v", err)
 	}
 	mustUnlock(t, l)
 }
 
 func contractWakes(t *testing.T, c contractOf) {
-	l := mustLock(t, c.a.NewMutex("wake"))
-	elsewhere := c.tries(t, t.Context(), c.b.NewMutex("wake"), 20*time.Second)
+	l := mustLock(t, newTestMutex(c.a, "wake"))
+	elsewhere := c.tries(t, t.Context(), newTestMutex(c.b, "wake"), 20*time.Second)
 	// Long enough that the next look without a message is seconds away.
 	select {
 	case got := <-elsewhere:
@@ -149,11 +158,11 @@ func contractWakes(t *testing.T, c contractOf) {
 
 func contractDo(t *testing.T, c contractOf) {
 	failure := errors.New("its own")
-	err := c.a.NewMutex("do").Do(t.Context(), func(ctx context.Context) error {
+	err := newTestMutex(c.a, "do").Do(t.Context(), func(ctx context.Context) error {
 		if ctx.Err() != nil {
 			t.Errorf("inside: %v", ctx.Err())
 		}
-		busy := c.b.NewMutex("do").TryDo(t.Context(), 0, func(context.Context) error {
+		busy := newTestMutex(c.b, "do").TryDo(t.Context(), 0, func(context.Context) error {
 			t.Error("two are inside")
 			return nil
 		})
@@ -168,7 +177,7 @@ func contractDo(t *testing.T, c contractOf) {
 }
 
 func contractReentry(t *testing.T, c contractOf) {
-	m := c.a.NewMutex("again")
+	m := newTestMutex(c.a, "again")
 	outer := mustLock(t, m)
 	c.s.Config("maxmemory", "1") // nothing can be acquired in Redis now
 	inner, err := m.TryLock(outer.Context(t.Context()), 0)
@@ -180,19 +189,19 @@ func contractReentry(t *testing.T, c contractOf) {
 		t.Errorf("without the right to re-enter: %v", err)
 	}
 	mustUnlock(t, outer)
-	if _, err := c.b.NewMutex("again").TryLock(t.Context(), 0); !errors.Is(err, ErrNotAcquired) {
+	if _, err := newTestMutex(c.b, "again").TryLock(t.Context(), 0); !errors.Is(err, ErrNotAcquired) {
 		t.Errorf("with one of two holds left: %v", err)
 	}
 	if err := inner.Err(); err != nil {
 		t.Errorf("the inner lease: %v", err)
 	}
 	mustUnlock(t, inner)
-	mustUnlock(t, mustLock(t, c.b.NewMutex("again")))
+	mustUnlock(t, mustLock(t, newTestMutex(c.b, "again")))
 }
 
 func contractRenewal(t *testing.T, c contractOf) {
 	a := newTestClient(t, c.s.Client(), WithWatchdogTimeout(900*time.Millisecond))
-	l := mustLock(t, a.NewMutex("kept"))
+	l := mustLock(t, newTestMutex(a, "kept"))
 	begin := l.ExpiresAt()
 	eventually(t, 10*time.Second, "renewal past three timeouts", func() bool {
 		if err := l.Err(); err != nil {
@@ -200,16 +209,16 @@ func contractRenewal(t *testing.T, c contractOf) {
 		}
 		return l.ExpiresAt().Sub(begin) > 3*900*time.Millisecond
 	})
-	if _, err := c.b.NewMutex("kept").TryLock(t.Context(), 0); !errors.Is(err, ErrNotAcquired) {
+	if _, err := newTestMutex(c.b, "kept").TryLock(t.Context(), 0); !errors.Is(err, ErrNotAcquired) {
 		t.Errorf("TryLock of another: %v", err)
 	}
 	mustUnlock(t, l)
 }
 
 func contractExpiry(t *testing.T, c contractOf) {
-	l := mustLock(t, c.a.NewMutex("short"), WithLeaseTime(400*time.Millisecond))
+	l := mustLock(t, newTestMutex(c.a, "short"), WithLeaseTime(400*time.Millisecond))
 	ctx := l.Context(t.Context())
-	next := c.tries(t, t.Context(), c.b.NewMutex("short"), 10*time.Second)
+	next := c.tries(t, t.Context(), newTestMutex(c.b, "short"), 10*time.Second)
 	closes(t, ctx.Done())
 	told := time.Now()
 	if cause := context.Cause(ctx); !errors.Is(cause, ErrLost) || !errors.Is(ctx.Err(), context.Canceled) {
@@ -237,7 +246,7 @@ func contractExpiry(t *testing.T, c contractOf) {
 func contractMaxHold(t *testing.T, c contractOf) {
 	a := newTestClient(t, c.s.Client(), WithWatchdogTimeout(300*time.Millisecond))
 	begin := time.Now()
-	l := mustLock(t, a.NewMutex("bounded"), WithMaxHold(700*time.Millisecond))
+	l := mustLock(t, newTestMutex(a, "bounded"), WithMaxHold(700*time.Millisecond))
 	closes(t, l.Done())
 	if held := time.Since(begin); held < 600*time.Millisecond {
 		t.Errorf("it ended after %v", held)
@@ -245,7 +254,7 @@ func contractMaxHold(t *testing.T, c contractOf) {
 	if err := l.Unlock(t.Context()); !errors.Is(err, ErrLost) {
 		t.Errorf("Unlock: %v", err)
 	}
-	next, err := c.b.NewMutex("bounded").TryLock(t.Context(), 5*time.Second)
+	next, err := newTestMutex(c.b, "bounded").TryLock(t.Context(), 5*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,11 +264,11 @@ func contractMaxHold(t *testing.T, c contractOf) {
 func contractLoss(t *testing.T, c contractOf) {
 	const timeout = 3 * time.Second
 	a := newTestClient(t, c.s.Client(), WithWatchdogTimeout(timeout))
-	l := mustLock(t, a.NewMutex("taken"))
+	l := mustLock(t, newTestMutex(a, "taken"))
 	if _, err := c.s.Do("DEL", "taken"); err != nil {
 		t.Fatal(err)
 	}
-	next := mustLock(t, c.b.NewMutex("taken"))
+	next := mustLock(t, newTestMutex(c.b, "taken"))
 	begin := time.Now()
 	closes(t, l.Done())
 	if took := time.Since(begin); took > timeout/3+500*time.Millisecond {
@@ -278,7 +287,7 @@ func contractLoss(t *testing.T, c contractOf) {
 }
 
 func contractInfo(t *testing.T, c contractOf) {
-	m := c.a.NewMutex("info")
+	m := newTestMutex(c.a, "info")
 	if info, err := m.Info(t.Context()); err != nil || info != (LockInfo{}) {
 		t.Errorf("free: %+v, %v", info, err)
 	}
@@ -288,7 +297,7 @@ func contractInfo(t *testing.T, c contractOf) {
 		t.Fatal(err)
 	}
 	for who, want := range map[*Client]LockInfo{c.a: {Mine: true, Holds: 2}, c.b: {Mine: false, Holds: 1}} {
-		info, err := who.NewMutex("info").Info(t.Context())
+		info, err := newTestMutex(who, "info").Info(t.Context())
 		if err != nil || !info.Held || info.Mine != want.Mine || info.Holds != want.Holds ||
 			!strings.HasPrefix(info.Owner, c.a.ID()+":") || info.TTL <= 20*time.Second || info.TTL > 30*time.Second {
 			t.Errorf("held: %+v, %v", info, err)
@@ -299,7 +308,7 @@ func contractInfo(t *testing.T, c contractOf) {
 		t.Fatalf("Held: %+v", held)
 	}
 	for _, h := range held {
-		if h.Name != "info" || h.Kind != "mutex" || !strings.Contains(h.Caller, "_test.go:") || time.Since(h.Since) > 10*time.Second ||
+		if h.Name != "info" || h.Kind != m.kind.String() || !strings.Contains(h.Caller, "_test.go:") || time.Since(h.Since) > 10*time.Second ||
 			time.Until(h.ExpiresAt) > 30*time.Second || time.Until(h.ExpiresAt) < 15*time.Second {
 			t.Errorf("Held: %+v", h)
 		}
@@ -315,10 +324,10 @@ func contractInfo(t *testing.T, c contractOf) {
 }
 
 func contractCancel(t *testing.T, c contractOf) {
-	l := mustLock(t, c.a.NewMutex("cancel"))
+	l := mustLock(t, newTestMutex(c.a, "cancel"))
 	cause := errors.New("the request is gone")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	waiting := c.tries(t, ctx, c.b.NewMutex("cancel"), time.Minute)
+	waiting := c.tries(t, ctx, newTestMutex(c.b, "cancel"), time.Minute)
 	begin := time.Now()
 	cancel(cause)
 	got := <-waiting
@@ -329,12 +338,12 @@ func contractCancel(t *testing.T, c contractOf) {
 		t.Errorf("it returned %v after the cancellation", took)
 	}
 	mustUnlock(t, l)
-	mustUnlock(t, mustLock(t, c.a.NewMutex("cancel")))
+	mustUnlock(t, mustLock(t, newTestMutex(c.a, "cancel")))
 }
 
 func contractUnlock(t *testing.T, c contractOf) {
 	ctx, cancel := context.WithCancel(t.Context())
-	l, err := c.a.NewMutex("unlock").Lock(ctx)
+	l, err := newTestMutex(c.a, "unlock").Lock(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -345,7 +354,7 @@ func contractUnlock(t *testing.T, c contractOf) {
 	if err := l.Unlock(ctx); err != nil {
 		t.Errorf("Unlock on a cancelled context: %v", err)
 	}
-	next := mustLock(t, c.b.NewMutex("unlock"))
+	next := mustLock(t, newTestMutex(c.b, "unlock"))
 	if err := l.Unlock(t.Context()); !errors.Is(err, ErrNotHeld) {
 		t.Errorf("second Unlock: %v", err)
 	}
@@ -357,10 +366,10 @@ func contractUnlock(t *testing.T, c contractOf) {
 
 func contractClose(t *testing.T, c contractOf) {
 	a := newTestClient(t, c.s.Client(), WithUnlockTimeout(300*time.Millisecond), WithWatchdogTimeout(600*time.Millisecond))
-	left := mustLock(t, a.NewMutex("left"))
+	left := mustLock(t, newTestMutex(a, "left"))
 	work := left.Context(t.Context())
-	l := mustLock(t, c.b.NewMutex("close"))
-	waiting := c.tries(t, t.Context(), a.NewMutex("close"), time.Minute)
+	l := mustLock(t, newTestMutex(c.b, "close"))
+	waiting := c.tries(t, t.Context(), newTestMutex(a, "close"), time.Minute)
 	begin := time.Now()
 	err := a.Close()
 	if took := time.Since(begin); took > 2*time.Second {
@@ -375,7 +384,7 @@ func contractClose(t *testing.T, c contractOf) {
 	if cause := context.Cause(work); !errors.Is(cause, ErrClosed) {
 		t.Errorf("the work's context: %v", cause)
 	}
-	if _, err := a.NewMutex("new").Lock(t.Context()); !errors.Is(err, ErrClosed) {
+	if _, err := newTestMutex(a, "new").Lock(t.Context()); !errors.Is(err, ErrClosed) {
 		t.Errorf("a new call: %v", err)
 	}
 	if err := left.Unlock(t.Context()); !errors.Is(err, ErrClosed) {
@@ -385,7 +394,7 @@ func contractClose(t *testing.T, c contractOf) {
 		t.Errorf("Close again: %v", again)
 	}
 	mustUnlock(t, l)
-	next, err := c.b.NewMutex("left").TryLock(t.Context(), 5*time.Second) // it expires
+	next, err := newTestMutex(c.b, "left").TryLock(t.Context(), 5*time.Second) // it expires
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,8 @@ package watchlock_test
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/http"
@@ -98,9 +100,7 @@ func export(ctx context.Context, client *watchlock.Client) (err error) {
 	}
 	// An Unlock that fails says that the lock was lost under the work.
 	defer func() { err = errors.Join(err, lease.Unlock(ctx)) }()
-
-	ctx = lease.Context(ctx) // ends when the lease does
-	return writeExport(ctx)
+	return writeExport(lease.Context(ctx)) // a context that ends when the lease does
 }
 
 func writeExport(ctx context.Context) error {
@@ -145,7 +145,6 @@ func ExampleMutex_TryLock() {
 func sendAll(lease *watchlock.Lease, parcels []string) error {
 	for _, parcel := range parcels {
 		pack(parcel) // may take longer than anybody thought
-
 		// Ask last thing before what cannot be undone. It costs no round trip,
 		// and is right at once even if the process was just stopped for a minute.
 		if err := lease.Err(); err != nil {
@@ -265,9 +264,10 @@ func ExampleNew() {
 	defer stop()
 
 	client, err := watchlock.New(rdb,
-		watchlock.WithWatchdogTimeout(30*time.Second), // TTL of a renewed lease; renewed every third of it
-		watchlock.WithUnlockTimeout(2*time.Second),    // how long Unlock tries, and Close waits for holders
-		watchlock.WithMaxPollInterval(5*time.Second),  // a waiter's longest sleep without a message
+		watchlock.WithWatchdogTimeout(30*time.Second),  // TTL of a renewed lease; renewed every third of it
+		watchlock.WithUnlockTimeout(2*time.Second),     // how long Unlock tries, and Close waits for holders
+		watchlock.WithMaxPollInterval(5*time.Second),   // a waiter's longest sleep without a message
+		watchlock.WithLocalHandoff(2*time.Millisecond), // how long a lock goes from hand to hand here; 0: never
 		watchlock.WithLockDefaults(watchlock.WithWatchdog()),
 		watchlock.WithLogger(zap.NewNop()),
 		watchlock.WithKeyPrefix("shop:"), // default: none. Or WithNameMapper(f)
@@ -361,6 +361,92 @@ func ExampleWithMaxHold() {
 	// Output: true
 }
 
+// markSent writes a row that refuses whoever lost the lock on the way here.
+func markSent(ctx context.Context, client *watchlock.Client, db execer, order string) error {
+	return client.NewFencedMutex("lock:order:"+order).Do(ctx, func(ctx context.Context, token int64) error {
+		result, err := db.ExecContext(ctx,
+			`UPDATE shipments SET status = 'SENT', lock_token = $1 WHERE order_id = $2 AND lock_token < $1`, token, order)
+		if err != nil {
+			return err
+		}
+		if n, err := result.RowsAffected(); err != nil || n == 1 {
+			return err
+		}
+		return errors.New("not sent: the row has seen a newer token, or there is no such row")
+	})
+}
+
+// execer is what *sql.DB and *sql.Tx have in common.
+type execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// shipment plays a table with the row of one order.
+type shipment struct {
+	order     string
+	lockToken int64
+}
+
+func (s *shipment) ExecContext(_ context.Context, _ string, args ...any) (sql.Result, error) {
+	token := args[0].(int64)
+	if args[1] != s.order || s.lockToken >= token {
+		return driver.RowsAffected(0), nil
+	}
+	s.lockToken = token
+	return driver.RowsAffected(1), nil
+}
+
+// Do of a fenced lock hands the function a token, which is larger for each new
+// hold. The row keeps the newest and takes no older one.
+func ExampleFencedMutex_Do() {
+	client, stop := exampleClient()
+	defer stop()
+	ctx := context.Background()
+	db := &shipment{order: "1001"}
+
+	fmt.Println(markSent(ctx, client, db, "1001"))
+	db.lockToken += 10_000_000_000 // somebody with a newer token was there
+	fmt.Println(markSent(ctx, client, db, "1001"))
+	// Output:
+	// <nil>
+	// not sent: the row has seen a newer token, or there is no such row
+}
+
+// The plain recipe, for names that others lock by it too.
+func ExampleClient_NewSetNXMutex() {
+	rdb, stop := exampleRedis()
+	defer stop()
+	ctx := context.Background()
+	client := must(watchlock.New(rdb))
+	defer client.Close()
+	rdb.Set(ctx, "lock:import", "a script's token", time.Minute) // SET NX PX, somewhere else
+
+	_, err := client.NewSetNXMutex("lock:import").TryLock(ctx, 0)
+	fmt.Println(errors.Is(err, watchlock.ErrNotAcquired))
+	// Output: true
+}
+
+// An operator takes the lock away. A holder in this process learns of it at once.
+func ExampleMutex_ForceUnlock() {
+	client, stop := exampleClient()
+	defer stop()
+	ctx := context.Background()
+	m := client.NewMutex("lock:nightly")
+	lease := must(m.Lock(ctx))
+	fmt.Println(m.ForceUnlock(ctx), errors.Is(lease.Err(), watchlock.ErrLost))
+	// Output: <nil> true
+}
+
+// A lease with a time of its own can ask for more while it lasts.
+func ExampleLease_Extend() {
+	client, stop := exampleClient()
+	defer stop()
+	ctx := context.Background()
+	lease := must(client.NewMutex("lock:upload").Lock(ctx, watchlock.WithLeaseTime(10*time.Second)))
+	fmt.Println(lease.Extend(ctx, time.Minute), time.Until(lease.ExpiresAt()) > 50*time.Second, lease.Unlock(ctx))
+	// Output: <nil> true <nil>
+}
+
 func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
@@ -392,7 +478,9 @@ func Example_porting() {
 	lease = must(m.TryLock(ctx, 3*time.Second))
 	fmt.Println(lease.Unlock(ctx))
 	lease = must(m.TryLock(ctx, 3*time.Second, watchlock.WithLeaseTime(10*time.Second)))
-	fmt.Println(lease.Unlock(ctx), client.Close())
+	fmt.Println(lease.Extend(ctx, 10*time.Second), m.ForceUnlock(ctx))
+	fenced := must(client.NewFencedMutex("k").Lock(ctx))
+	fmt.Println(fenced.Token() > 0, fenced.Unlock(ctx), client.NewSetNXMutex("k").Do(ctx, f), client.Close())
 	// Output:
 	// <nil> <nil>
 	// held: true mine: true holds: 2 live: true
@@ -401,4 +489,5 @@ func Example_porting() {
 	// <nil>
 	// <nil>
 	// <nil> <nil>
+	// true <nil> <nil> <nil>
 }

@@ -21,13 +21,13 @@ func TestS06_OneOfManyGoroutinesIsInside(t *testing.T) {
 	for range fullCount(200) {
 		var list []*Mutex
 		for range goroutines {
-			list = append(list, c.NewMutex("report")) // each a handle of its own
+			list = append(list, newTestMutex(c, "report")) // each a handle of its own
 		}
 		countTogether(t, list, 1, upTo(200*time.Microsecond))
 	}
 
 	// Only one try of many gets a free lock.
-	m := c.NewMutex("report")
+	m := newTestMutex(c, "report")
 	var mu sync.Mutex
 	var winners []*Lease
 	var wg sync.WaitGroup
@@ -51,7 +51,7 @@ func TestS06_OneOfManyGoroutinesIsInside(t *testing.T) {
 		t.Fatalf("%d goroutines are inside", len(winners))
 	}
 	for range goroutines {
-		wg.Go(func() { refusesNow(t, c.NewMutex("report")) })
+		wg.Go(func() { refusesNow(t, newTestMutex(c, "report")) })
 	}
 	wg.Wait()
 
@@ -81,13 +81,13 @@ func TestS06_OneOfManyGoroutinesIsInside(t *testing.T) {
 // together meet at the lock and not at the script cache.
 func loadScripts06(t *testing.T, c *Client) {
 	t.Helper()
-	mustUnlock(t, mustLock(t, c.NewMutex("first")))
+	mustUnlock(t, mustLock(t, newTestMutex(c, "first")))
 }
 
 func TestS07_NestedUnlocksReleaseExactlyOnce(t *testing.T) {
 	s, _ := realScene(t)
 	c, other := s.client(), s.client()
-	m, theirs := c.NewMutex("report"), other.NewMutex("report")
+	m, theirs := newTestMutex(c, "report"), newTestMutex(other, "report")
 	nest := func(opts ...LockOption) []*Lease {
 		t.Helper()
 		leases := []*Lease{mustLock(t, m, opts...)}
@@ -167,9 +167,9 @@ func TestS18_HandlesAreMadeConcurrently(t *testing.T) {
 			for range turns {
 				lease := time.Duration(1+rand.N(4)) * time.Second
 				opts := []LockOption{WithLeaseTime(lease)}
-				m := c.NewMutex("report", opts...)
+				m := newTestMutex(c, "report", opts...)
 				opts[0] = WithLeaseTime(time.Hour) // and so has the handle
-				plain := c.NewMutex("report")
+				plain := newTestMutex(c, "report")
 				if rand.N(4) == 0 {
 					m, lease = plain, 5*time.Second
 				}
@@ -201,9 +201,9 @@ func TestS24_LosersOfARaceGoOnWaiting(t *testing.T) {
 	var list []*Mutex
 	for range clients {
 		rdb := s.rdb(func(o *redis.Options) { o.PoolSize = each })
-		list = append(list, s.clientOn(rdb).NewMutex("report"))
+		list = append(list, newTestMutex(s.clientOn(rdb), "report"))
 	}
-	holder := s.client().NewMutex("report")
+	holder := newTestMutex(s.client(), "report")
 	for range fullCount(200) {
 		held := mustLock(t, holder)
 		var count counter

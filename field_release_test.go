@@ -12,9 +12,9 @@ import (
 func TestS09_UnlockOfWhatIsNotHeldIsOneError(t *testing.T) {
 	s, _ := realScene(t)
 	c := s.client()
-	m := c.NewMutex("report")
+	m := newTestMutex(c, "report")
 	busy := mustLock(t, m)
-	never, err := s.client().NewMutex("report").TryLock(t.Context(), 0)
+	never, err := newTestMutex(s.client(), "report").TryLock(t.Context(), 0)
 	if !errors.Is(err, ErrNotAcquired) {
 		t.Fatalf("a try on a held lock: %v", err)
 	}
@@ -24,7 +24,7 @@ func TestS09_UnlockOfWhatIsNotHeldIsOneError(t *testing.T) {
 	// Expired and taken by another since.
 	replaced := mustLock(t, m, WithLeaseTime(20*time.Millisecond))
 	eventually(t, 5*time.Second, "the key expired", func() bool { return s.ttl(m) < 0 })
-	holder := mustLock(t, s.client().NewMutex("report"))
+	holder := mustLock(t, newTestMutex(s.client(), "report"))
 	owner := s.owner(m)
 
 	sentinels := []error{ErrNotHeld, ErrLost, ErrNotAcquired, ErrClosed, ErrWrongType}
@@ -65,7 +65,7 @@ func TestS09_UnlockOfWhatIsNotHeldIsOneError(t *testing.T) {
 
 func TestS13_UnlockWithACancelledContextReleases(t *testing.T) {
 	s, _ := realScene(t)
-	m, other := s.client().NewMutex("report"), s.client().NewMutex("report")
+	m, other := newTestMutex(s.client(), "report"), newTestMutex(s.client(), "report")
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	late, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
@@ -109,12 +109,12 @@ func TestS13_UnlockWithACancelledContextReleases(t *testing.T) {
 func TestS15_EveryCleanUpReturnsPromptly(t *testing.T) {
 	s, _ := realScene(t)
 	a, b := s.client(), s.client(WithUnlockTimeout(200*time.Millisecond))
-	held := mustLock(t, a.NewMutex("report"))
-	failed, err := b.NewMutex("report").TryLock(t.Context(), 0)
+	held := mustLock(t, newTestMutex(a, "report"))
+	failed, err := newTestMutex(b, "report").TryLock(t.Context(), 0)
 	if !errors.Is(err, ErrNotAcquired) {
 		t.Fatalf("a try on a held lock: %v", err)
 	}
-	left := mustLock(t, b.NewMutex("left"), WithLeaseTime(time.Second))
+	left := mustLock(t, newTestMutex(b, "left"), WithLeaseTime(time.Second))
 	prompt := func(what string, want error, f func() error) {
 		t.Helper()
 		start, done := time.Now(), make(chan error, 1)
@@ -155,7 +155,7 @@ func TestS15_EveryCleanUpReturnsPromptly(t *testing.T) {
 func TestS17_FlushIsToldAndRenewalEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		s := virtualScene(t, v)
-		m := s.client().NewMutex("report")
+		m := newTestMutex(s.client(), "report")
 		for _, unlockFirst := range []bool{false, true} {
 			start := time.Now()
 			lease := mustLock(t, m)
@@ -180,7 +180,7 @@ func TestS17_FlushIsToldAndRenewalEnds(t *testing.T) {
 			}
 			v.Reset()
 			time.Sleep(time.Minute)
-			if n := v.CountIf(redistest.Runs(renewSource)); n != 0 {
+			if n := v.CountIf(renews()); n != 0 {
 				t.Errorf("%d renewals after the loss", n)
 			}
 			if keys := s.keys(); len(keys) > 0 {

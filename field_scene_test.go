@@ -2,6 +2,7 @@ package watchlock
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -71,14 +72,14 @@ func (s *scene) clientOn(rdb *redis.Client, opts ...Option) *Client {
 	return c
 }
 
-// keys lists what is in Redis.
+// keys lists what is in Redis, counters of tokens left out.
 func (s *scene) keys() []string {
 	s.t.Helper()
 	keys, err := s.probe.Keys(context.Background(), "*").Result()
 	if err != nil {
 		s.t.Fatalf("KEYS: %v", err)
 	}
-	return keys
+	return withoutCounters(keys)
 }
 
 // ttl is what Redis keeps the lock for; negative when there is no key.
@@ -94,6 +95,13 @@ func (s *scene) ttl(m *Mutex) time.Duration {
 // owner is the lock's owner in Redis, empty when there is none.
 func (s *scene) owner(m *Mutex) string {
 	s.t.Helper()
+	if kindOfTest() == "setnx" {
+		owner, err := s.probe.Get(context.Background(), m.keys.key).Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			s.t.Fatalf("GET: %v", err)
+		}
+		return owner
+	}
 	fields, err := s.probe.HKeys(context.Background(), m.keys.key).Result()
 	if err != nil {
 		s.t.Fatalf("HKEYS: %v", err)
@@ -129,7 +137,7 @@ func (s *scene) force(m *Mutex) {
 func (s *scene) handsOver(name string) {
 	s.t.Helper()
 	ctx := context.Background()
-	a, b := s.client().NewMutex(name), s.client().NewMutex(name)
+	a, b := newTestMutex(s.client(), name), newTestMutex(s.client(), name)
 	first, err := a.TryLock(ctx, 5*time.Second)
 	if err != nil {
 		s.t.Fatalf("the lock cannot be taken any more: %v", err)
@@ -193,25 +201,31 @@ func (s *scene) end() {
 	}
 }
 
+// gateOf is the lock's gate in this client, nil when it has none yet.
+func gateOf(m *Mutex) *gate {
+	for _, g := range m.c.allGates() {
+		if g.keys.key == m.keys.key && g.keys.channel == m.keys.channel {
+			return g
+		}
+	}
+	return nil
+}
+
 // queuedOn is how many calls wait in this client for the lock.
 func queuedOn(m *Mutex) int {
-	m.c.mu.Lock()
-	g := m.c.gates[m.keys.key]
-	m.c.mu.Unlock()
+	g := gateOf(m)
 	if g == nil {
 		return 0
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.queue.Len()
+	return g.queue.n
 }
 
 // attemptsOn is how often this client has tried to take the lock since it began
 // to wait for it.
 func attemptsOn(m *Mutex) int {
-	m.c.mu.Lock()
-	g := m.c.gates[m.keys.key]
-	m.c.mu.Unlock()
+	g := gateOf(m)
 	if g == nil {
 		return 0
 	}

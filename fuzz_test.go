@@ -21,7 +21,7 @@ func FuzzNames(f *testing.F) {
 		f.Add(name, "{"+name+"}")
 	}
 	f.Fuzz(func(t *testing.T, name, other string) {
-		k, err := newLockKeys(name, nil)
+		k, err := newLockKeys(hashKind{}, name, nil)
 		if err != nil {
 			if len(err.Error()) > 500 {
 				t.Errorf("a reason of %d bytes", len(err.Error()))
@@ -40,7 +40,7 @@ func FuzzNames(f *testing.F) {
 		if lock, channel := keySlot(k.key), keySlot(k.channel); lock != channel || lock != k.slot || lock < 0 || lock >= 16384 {
 			t.Errorf("%q: lock in slot %d, channel in %d, kept as %d", name, lock, channel, k.slot)
 		}
-		if o, err := newLockKeys(other, nil); err == nil && name != other {
+		if o, err := newLockKeys(hashKind{}, other, nil); err == nil && name != other {
 			if k.key == o.key {
 				t.Errorf("%q and %q share the key %q", name, other, k.key)
 			}
@@ -114,8 +114,9 @@ func checkTrustArithmetic(t *testing.T, lease, timeout time.Duration) {
 	if kept := retention(lease); kept < lease || kept > lease+orphanMost {
 		t.Errorf("an orphan of %v is kept for %v", lease, kept)
 	}
-	c := acquireHash(ownedKey{lockKeys{key: "k"}, "me", lease}, nil)
-	if ms := c.args[0].(int64); ms < 10 || time.Duration(ms)*time.Millisecond != lease {
+	o := ownedBy(lockKeys{key: "k"}, "me", lease)
+	c := acquireHash(&o, nil)
+	if ms := c.params()[1].(int64); ms < 10 || time.Duration(ms)*time.Millisecond != lease {
 		t.Errorf("a lease of %v is sent as %d", lease, ms)
 	}
 	if timeout < minWatchdogTimeout || timeout > maxDuration || timeout%time.Millisecond != 0 {
@@ -183,8 +184,10 @@ func FuzzReplies(f *testing.F) {
 		{34, 1, 7, 1, 7},                        // [7, 7]
 		{34, 1, 0, 5, 'x'},                      // [0, "x"]
 		{34, 1, 0, 0},                           // [0, nil]
-		{58, 1, 1, 1, 9, 29, 'm', 'e', ':', 5, '1'},
-		{58, 1, 1, 1, 9, 5, 'm', 29, '1', '2', 'x'},
+		{46, 1, 1, 1, 5, 1, 9},                  // [1, 5, 9]
+		{46, 1, 1, 1, 9, 1, 5},                  // [1, 9, 5]
+		{70, 1, 1, 1, 9, 29, 'm', 'e', ':', 5, '1', 5, '7'},
+		{70, 1, 1, 1, 9, 5, 'm', 29, '1', '2', 'x', 5, 'y'},
 		{22, 22, 22, 22, 1, 1},
 		{22, 9},
 		{22, 7},
@@ -204,38 +207,43 @@ func FuzzReplies(f *testing.F) {
 // error of bounded length.
 func checkReply(t *testing.T, reply any, n int) {
 	t.Helper()
-	granted, ttl, err := readAcquire(reply)
-	if (granted || ttl != 0) && err != nil {
-		t.Errorf("acquire %v: %v, %v and the error %v", reply, granted, ttl, err)
+	ints := integers(reply)
+	got, err := readAcquire(ints)
+	if got != (grant{}) && err != nil {
+		t.Errorf("acquire %v: %+v and the error %v", reply, got, err)
 	}
-	if list, _ := reply.([]any); err == nil {
+	if err == nil {
 		switch {
-		case list[0] == int64(1) != granted || list[0] != int64(0) != granted:
-			t.Errorf("acquire %v: granted is %v", reply, granted)
-		case !granted && (list[1].(int64) < 0) != (ttl < 0):
-			t.Errorf("acquire %v: TTL %v", reply, ttl)
+		case ints[0] == 1 != got.taken || ints[0] != 0 != got.taken:
+			t.Errorf("acquire %v: %+v", reply, got)
+		case !got.taken && (ints[1] < 0) != (got.ttl < 0):
+			t.Errorf("acquire %v: TTL %v", reply, got.ttl)
+		case got.taken && len(ints) > 1 && (got.token != ints[1] || got.last != ints[2] || got.last < got.token):
+			t.Errorf("acquire %v: %+v", reply, got)
+		case (!got.taken || len(ints) == 1) && (got.token != 0 || got.last != 0):
+			t.Errorf("acquire %v: %+v", reply, got)
 		}
 	}
-	verdicts, err2 := readRenew(reply, n)
+	verdicts, err2 := readRenew(ints, n)
 	if err2 == nil && len(verdicts) != n {
 		t.Errorf("renew %v: %v for %d locks", reply, verdicts, n)
 	}
 	for i, v := range verdicts {
-		if v != kept && v != notMine && v != unseen || reply.([]any)[i] != int64(v) {
+		if v != kept && v != notMine && v != unseen || ints[i] != int64(v) {
 			t.Errorf("renew %v: %v", reply, verdicts)
 		}
 	}
-	freed, err3 := readRelease(reply, n)
-	if err3 == nil && len(freed) != n {
-		t.Errorf("release %v: %v for %d locks", reply, freed, n)
+	released, err3 := readRelease(ints, n)
+	if err3 == nil && len(released) != 2*n {
+		t.Errorf("release %v: %v for %d locks", reply, released, n)
 	}
-	for i, f := range freed {
-		if f != (reply.([]any)[2*i] == int64(1)) {
-			t.Errorf("release %v: %v", reply, freed)
+	for i := range len(released) / 2 {
+		if released.mine(i) != (ints[2*i] == 1) || released.told(i) < 0 || ints[2*i+1] >= 0 && int64(released.told(i)) != ints[2*i+1] {
+			t.Errorf("release %v: %v", reply, released)
 		}
 	}
 	info, err4 := readInfo(reply)
-	if err4 != nil && !reflect.DeepEqual(info, LockInfo{}) || err4 == nil && !info.Held && info != (LockInfo{}) {
+	if err4 != nil && !reflect.DeepEqual(info, LockInfo{}) || err4 == nil && !info.Held && info != (LockInfo{Token: info.Token}) {
 		t.Errorf("info %v: %+v, %v", reply, info, err4)
 	}
 	if err4 == nil && info.Held && (reply.([]any)[1].(int64) < 0) != (info.TTL < 0) {
@@ -249,29 +257,34 @@ func checkReply(t *testing.T, reply any, n int) {
 }
 
 func TestRepliesOfTheScriptsAreRead(t *testing.T) {
+	ints := func(r ...int64) []int64 { return r }
 	list := func(r ...any) any { return r }
-	if granted, _, err := readAcquire(list(int64(1))); !granted || err != nil {
-		t.Errorf("acquire [1]: %v, %v", granted, err)
+	if got, err := readAcquire(ints(1)); got != (grant{taken: true}) || err != nil {
+		t.Errorf("acquire [1]: %+v, %v", got, err)
+	}
+	if got, err := readAcquire(ints(1, 7, 9)); got != (grant{taken: true, token: 7, last: 9}) || err != nil {
+		t.Errorf("acquire [1 7 9]: %+v, %v", got, err)
 	}
 	for ms, want := range map[int64]time.Duration{1500: 1500 * time.Millisecond, 0: 0, -1: -time.Millisecond} {
-		if granted, ttl, err := readAcquire(list(int64(0), ms)); granted || ttl != want || err != nil {
-			t.Errorf("acquire [0 %d]: %v, %v, %v", ms, granted, ttl, err)
+		if got, err := readAcquire(ints(0, ms)); got != (grant{ttl: want}) || err != nil {
+			t.Errorf("acquire [0 %d]: %+v, %v", ms, got, err)
 		}
 	}
-	if v, err := readRenew(list(int64(1), int64(0), int64(-1)), 3); err != nil || !reflect.DeepEqual(v, []verdict{kept, notMine, unseen}) {
+	if v, err := readRenew(ints(1, 0, -1), 3); err != nil || !reflect.DeepEqual(v, []verdict{kept, notMine, unseen}) {
 		t.Errorf("renew: %v, %v", v, err)
 	}
-	if freed, err := readRelease(list(int64(1), int64(-1), int64(0), int64(0)), 2); err != nil || !reflect.DeepEqual(freed, []bool{true, false}) {
-		t.Errorf("release: %v, %v", freed, err)
+	if got, err := readRelease(ints(1, -1, 0, 0, 1, 3), 3); err != nil || !got.mine(0) || got.told(0) != 0 || got.mine(1) || got.told(1) != 0 || !got.mine(2) || got.told(2) != 3 {
+		t.Errorf("release: %v, %v", got, err)
 	}
 	for _, c := range []struct {
 		reply any
 		want  LockInfo
 	}{
-		{list(int64(0), int64(-2), "", "0"), LockInfo{}},
-		{list(int64(1), int64(1500), "me:1", "3"), LockInfo{Held: true, Owner: "me:1", Holds: 3, TTL: 1500 * time.Millisecond}},
-		{list(int64(1), int64(-1), "x", "text"), LockInfo{Held: true, Owner: "x", TTL: -time.Millisecond}},
-		{list(int64(5), int64(10), "", "0"), LockInfo{Held: true, TTL: 10 * time.Millisecond}},
+		{list(int64(0), int64(-2), "", "0", ""), LockInfo{}},
+		{list(int64(0), int64(-2), "", "0", "12"), LockInfo{Token: 12}},
+		{list(int64(1), int64(1500), "me:1", "3", "9"), LockInfo{Held: true, Owner: "me:1", Holds: 3, TTL: 1500 * time.Millisecond, Token: 9}},
+		{list(int64(1), int64(-1), "x", "text", "text"), LockInfo{Held: true, Owner: "x", TTL: -time.Millisecond}},
+		{list(int64(5), int64(10), "", "0", ""), LockInfo{Held: true, TTL: 10 * time.Millisecond}},
 	} {
 		if info, err := readInfo(c.reply); err != nil || info != c.want {
 			t.Errorf("info %v: %+v, %v, want %+v", c.reply, info, err, c.want)
@@ -296,14 +309,15 @@ func TestRepliesThatNoScriptGivesAreErrors(t *testing.T) {
 		map[any]any{},
 		1.0, long,
 	} {
-		if granted, ttl, err := readAcquire(reply); err == nil {
-			t.Errorf("acquire %.40v: %v, %v", reply, granted, ttl)
+		ints := integers(reply)
+		if got, err := readAcquire(ints); err == nil {
+			t.Errorf("acquire %.40v: %+v", reply, got)
 		}
-		if v, err := readRenew(reply, 2); err == nil {
+		if v, err := readRenew(ints, 2); err == nil {
 			t.Errorf("renew %.40v: %v", reply, v)
 		}
-		if freed, err := readRelease(reply, 1); err == nil {
-			t.Errorf("release %.40v: %v", reply, freed)
+		if got, err := readRelease(ints, 1); err == nil {
+			t.Errorf("release %.40v: %v", reply, got)
 		}
 		info, err := readInfo(reply)
 		if err == nil {
@@ -314,16 +328,32 @@ func TestRepliesThatNoScriptGivesAreErrors(t *testing.T) {
 	}
 }
 
+func TestGrantsThatNoScriptGivesAreErrors(t *testing.T) {
+	for what, reply := range map[string][]int64{
+		"a token without the last":        {1, 5},
+		"the last below the token":        {1, 5, 4},
+		"a refusal with tokens":           {0, 5, 5},
+		"a number too many":               {1, 5, 6, 7},
+		"neither a grant nor a refusal":   {2},
+		"nor one of two, with two tokens": {-1, 5, 6},
+	} {
+		if got, err := readAcquire(reply); err == nil || got != (grant{}) {
+			t.Errorf("%s, %v: %+v, %v", what, reply, got, err)
+		}
+	}
+}
+
 func TestTTLBeyondDurationIsCapped(t *testing.T) {
 	const most = int64(maxDuration / time.Millisecond) // the longest that a lease of ours can have
 	for _, ms := range []int64{
 		most - 1, most, most + 1, math.MaxInt64 / 1_000_000, math.MaxInt64/1_000_000 + 1, 1 << 53, math.MaxInt64,
 	} {
 		least := time.Duration(min(ms, most)) * time.Millisecond
-		if _, ttl, err := readAcquire([]any{int64(0), ms}); ttl < least || ms <= most && ttl != least || err != nil {
+		got, err := readAcquire([]int64{0, ms})
+		if ttl := got.ttl; ttl < least || ms <= most && ttl != least || err != nil {
 			t.Errorf("acquire, PTTL %d: %v, %v", ms, ttl, err)
 		}
-		if info, err := readInfo([]any{int64(1), ms, "o", "1"}); info.TTL < least || ms <= most && info.TTL != least || err != nil {
+		if info, err := readInfo([]any{int64(1), ms, "o", "1", ""}); info.TTL < least || ms <= most && info.TTL != least || err != nil {
 			t.Errorf("info, PTTL %d: %v, %v", ms, info.TTL, err)
 		}
 	}

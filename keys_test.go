@@ -19,7 +19,7 @@ func TestChannelIsNamedAsRedissonNamesIt(t *testing.T) {
 		"a{b}c{d}":      "redisson_lock__channel:a{b}c{d}",
 		"ключ \x00\r\n": "redisson_lock__channel:{ключ \x00\r\n}",
 	} {
-		k, err := newLockKeys(name, nil)
+		k, err := newLockKeys(hashKind{}, name, nil)
 		if err != nil || k.name != name || k.key != name || k.channel != channel {
 			t.Errorf("%q: %+v, %v, want channel %q", name, k, err, channel)
 		}
@@ -61,7 +61,7 @@ func TestBracesAreAcceptedOnlyWhereTheyKeepOneSlot(t *testing.T) {
 		"{}}":       empty,
 		"a{}b{c}}d": empty,
 	} {
-		k, err := newLockKeys(name, nil)
+		k, err := newLockKeys(hashKind{}, name, nil)
 		switch {
 		case reason == "" && err != nil:
 			t.Errorf("%q is refused: %v", name, err)
@@ -76,14 +76,14 @@ func TestBracesAreAcceptedOnlyWhereTheyKeepOneSlot(t *testing.T) {
 func TestNamesHaveOneByteTo32KiB(t *testing.T) {
 	long := strings.Repeat("n", 32<<10)
 	for _, name := range []string{"n", long} {
-		if _, err := newLockKeys(name, nil); err != nil {
+		if _, err := newLockKeys(hashKind{}, name, nil); err != nil {
 			t.Errorf("%d bytes: %v", len(name), err)
 		}
 	}
-	if _, err := newLockKeys("", nil); err == nil || err.Error() != "name is empty" {
+	if _, err := newLockKeys(hashKind{}, "", nil); err == nil || err.Error() != "name is empty" {
 		t.Errorf("no name: %v", err)
 	}
-	_, err := newLockKeys(long+"n", nil)
+	_, err := newLockKeys(hashKind{}, long+"n", nil)
 	if err == nil || err.Error() != "name has 32769 bytes, more than 32768" {
 		t.Errorf("a byte too many: %v", err)
 	}
@@ -99,7 +99,7 @@ func TestMappedNameIsCheckedAsTheNameIs(t *testing.T) {
 		"{}n":                         "empty hash tag",
 		"n}":                          "brace without its partner",
 	} {
-		k, err := newLockKeys("n", to(mapped))
+		k, err := newLockKeys(hashKind{}, "n", to(mapped))
 		if reason == "" && (err != nil || k.name != "n" || k.key != mapped || k.slot != keySlot(k.channel)) {
 			t.Errorf("mapped to %q: %+v, %v", mapped, k, err)
 		}
@@ -108,10 +108,10 @@ func TestMappedNameIsCheckedAsTheNameIs(t *testing.T) {
 		}
 	}
 	// The map may make a name of one that is none by itself: what counts is the key.
-	if k, err := newLockKeys("a}b", strings.NewReplacer("}", "-").Replace); err != nil || k.key != "a-b" {
+	if k, err := newLockKeys(hashKind{}, "a}b", strings.NewReplacer("}", "-").Replace); err != nil || k.key != "a-b" {
 		t.Errorf("mapped to a good key: %+v, %v", k, err)
 	}
-	if _, err := newLockKeys("", to("n")); err == nil {
+	if _, err := newLockKeys(hashKind{}, "", to("n")); err == nil {
 		t.Error("an empty name was mapped to a good one and accepted")
 	}
 }
@@ -230,7 +230,7 @@ func TestLockAndChannelShareASlotOverManyNames(t *testing.T) {
 	accepted, tagged, refused := 0, 0, 0
 	for range 100_000 {
 		name := randomKey(r)
-		k, err := newLockKeys(name, nil)
+		k, err := newLockKeys(hashKind{}, name, nil)
 		if err != nil {
 			refused++
 			continue

@@ -23,15 +23,15 @@ func lossKinds(release <-chan struct{}) map[string]redistest.Action {
 	}
 }
 
-// eachLoss runs f in a bubble for each way to lose n answers to a script.
-func eachLoss(t *testing.T, source string, f func(t *testing.T, l *lossTest)) {
+// eachLoss runs f in a bubble for each way to lose n answers to a command.
+func eachLoss(t *testing.T, lost redistest.Match, f func(t *testing.T, l *lossTest)) {
 	for name := range lossKinds(nil) {
 		for _, n := range []int{1, 10} {
 			t.Run(fmt.Sprint(name, " x", n), func(t *testing.T) {
 				inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 					wire := redistest.NewWire()
 					l := &lossTest{
-						v: v, wire: wire, kind: name, n: n, source: source,
+						v: v, wire: wire, kind: name, n: n, lost: lost,
 						release: make(chan struct{}),
 						a:       warmClient(t, v.Client(wire.Options())), b: warmClient(t, v.Client()),
 					}
@@ -49,7 +49,7 @@ type lossTest struct {
 	wire    *redistest.Wire
 	kind    string
 	n       int
-	source  string
+	lost    redistest.Match
 	release chan struct{} // runs what is held
 	a, b    *Client
 	rule    *redistest.Rule
@@ -60,9 +60,9 @@ type lossTest struct {
 // begin loses the next n answers.
 func (l *lossTest) begin(t *testing.T) {
 	t.Helper()
-	l.others = mustLock(t, l.b.NewMutex("others"))
+	l.others = mustLock(t, newTestMutex(l.b, "others"))
 	l.theirs = fieldOf(t, l.v, "others")
-	l.rule = l.wire.On(redistest.Runs(l.source), lossKinds(l.release)[l.kind]).Times(l.n)
+	l.rule = l.wire.On(l.lost, lossKinds(l.release)[l.kind]).Times(l.n)
 }
 
 // unanswered reports whether the fault costs the caller an answer.
@@ -72,7 +72,7 @@ func (l *lossTest) unanswered() bool { return l.kind != "Twice" }
 // touches what B has or leaves anything behind.
 func (l *lossTest) finish(t *testing.T) {
 	t.Helper()
-	lease, err := l.b.NewMutex("order").TryLock(context.Background(), defaultWatchdogTimeout+handOverBound)
+	lease, err := newTestMutex(l.b, "order").TryLock(context.Background(), defaultWatchdogTimeout+handOverBound)
 	if err != nil {
 		t.Fatalf("B after one lease: %v", err)
 	}
@@ -95,7 +95,7 @@ func (l *lossTest) finish(t *testing.T) {
 	if l.v.Mini().Exists("order") {
 		t.Error("something is left after B's unlock")
 	}
-	checkNextEnters(t, l.a.NewMutex("order"))
+	checkNextEnters(t, newTestMutex(l.a, "order"))
 	checkBubbleEmpty(t, l.v, l.a, l.b)
 }
 
@@ -109,10 +109,10 @@ var lockCalls = map[string]func(*Mutex) (*Lease, error){
 func TestVirtualLostAcquireRepliesEndInALeaseOrAClearError(t *testing.T) {
 	for name, lock := range lockCalls {
 		t.Run(name, func(t *testing.T) {
-			eachLoss(t, acquireSource, func(t *testing.T, l *lossTest) {
+			eachLoss(t, acquires(), func(t *testing.T, l *lossTest) {
 				l.begin(t)
 				start := time.Now()
-				lease, err := lock(l.a.NewMutex("order"))
+				lease, err := lock(newTestMutex(l.a, "order"))
 				took := time.Since(start)
 				quick := l.kind == "DropReply" || l.kind == "DropRequest" || l.kind == "Twice"
 				switch {
@@ -160,10 +160,10 @@ func TestVirtualSecondAttemptTakesOverWhatTheFirstTook(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				wire := redistest.NewWire()
 				c := warmClient(t, v.Client(wire.Options()))
-				m := c.NewMutex("order")
-				wire.On(redistest.Runs(acquireSource), redistest.DropReply)
+				m := newTestMutex(c, "order")
+				wire.On(acquires(), redistest.DropReply)
 				// No release gets through: only the next attempt can put it right.
-				stuck := wire.On(redistest.Runs(releaseSource), redistest.DropRequest).Times(0)
+				stuck := wire.On(releases(), redistest.DropRequest).Times(0)
 				start := time.Now()
 				lease, err := lock(m)
 				if name == "TryLock(0)" {
@@ -205,9 +205,9 @@ func TestVirtualSecondAttemptTakesOverWhatTheFirstTook(t *testing.T) {
 }
 
 func TestVirtualLostRenewalRepliesCostNoLease(t *testing.T) {
-	eachLoss(t, renewSource, func(t *testing.T, l *lossTest) {
+	eachLoss(t, renews(), func(t *testing.T, l *lossTest) {
 		l.begin(t)
-		lease := mustLock(t, l.a.NewMutex("order"))
+		lease := mustLock(t, newTestMutex(l.a, "order"))
 		owner := fieldOf(t, l.v, "order")
 		start := time.Now()
 		time.Sleep(11 * time.Second) // a renewal is lost
@@ -230,8 +230,8 @@ func TestVirtualLostRenewalRepliesUntilTrustEndsAreALoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		wire := redistest.NewWire()
 		a, b := warmClient(t, v.Client(wire.Options())), warmClient(t, v.Client())
-		lost := wire.On(redistest.Runs(renewSource), redistest.DropReply).Times(0)
-		lease := mustLock(t, a.NewMutex("order"))
+		lost := wire.On(renews(), redistest.DropReply).Times(0)
+		lease := mustLock(t, newTestMutex(a, "order"))
 		start := time.Now()
 		<-lease.Done()
 		if told, want := time.Since(start), 30*time.Second-350*time.Millisecond; told != want {
@@ -243,15 +243,15 @@ func TestVirtualLostRenewalRepliesUntilTrustEndsAreALoss(t *testing.T) {
 		mustErr(t, "the lease", lease.Err(), ErrLost)
 		// Redis has it still, renewed by what was not answered: Unlock frees it.
 		mustErr(t, "Unlock", lease.Unlock(context.Background()), ErrLost)
-		checkNextEnters(t, b.NewMutex("order"))
+		checkNextEnters(t, newTestMutex(b, "order"))
 		checkBubbleEmpty(t, v, a, b)
 	})
 }
 
 func TestVirtualLostReleaseRepliesEndInNilOrAClearError(t *testing.T) {
-	eachLoss(t, releaseSource, func(t *testing.T, l *lossTest) {
+	eachLoss(t, releases(), func(t *testing.T, l *lossTest) {
 		l.begin(t)
-		lease := mustLock(t, l.a.NewMutex("order"))
+		lease := mustLock(t, newTestMutex(l.a, "order"))
 		start := time.Now()
 		err := lease.Unlock(context.Background())
 		took := time.Since(start)
@@ -275,12 +275,12 @@ func TestVirtualReleaseSentWhileTrustedCoversItsRetry(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		wire := redistest.NewWire()
 		a, b := warmClient(t, v.Client(wire.Options())), warmClient(t, v.Client())
-		lease := mustLock(t, a.NewMutex("order"), WithLeaseTime(time.Second))
+		lease := mustLock(t, newTestMutex(a, "order"), WithLeaseTime(time.Second))
 		time.Sleep(900 * time.Millisecond)
 		// The first release goes at 0.9 s of a trust of 0.979 s; its answer is
 		// lost, and the next is sent when the lease is over.
-		wire.On(redistest.Runs(releaseSource), redistest.Swallow)
-		next := goLock(func() (*Lease, error) { return b.NewMutex("order").Lock(context.Background()) })
+		wire.On(releases(), redistest.Swallow)
+		next := goLock(func() (*Lease, error) { return newTestMutex(b, "order").Lock(context.Background()) })
 		if err := lease.Unlock(context.Background()); err != nil {
 			t.Errorf("Unlock: %v, want nil: the work was covered", err)
 		}
@@ -300,19 +300,19 @@ func TestVirtualReleaseThatNeverLeftInTimeCoversNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		wire := redistest.NewWire()
 		a, b := warmClient(t, v.Client(wire.Options())), warmClient(t, v.Client())
-		lease := mustLock(t, a.NewMutex("order"), WithLeaseTime(time.Second))
+		lease := mustLock(t, newTestMutex(a, "order"), WithLeaseTime(time.Second))
 		start := time.Now()
 		wire.Refuse(true) // nothing leaves until the lease is over
 		wire.Cut()
 		// A connection that looks alive would leave the outcome unknown.
 		for range 2 {
-			if _, err := a.NewMutex("order").Info(context.Background()); !IsUnavailable(err) {
+			if _, err := newTestMutex(a, "order").Info(context.Background()); !IsUnavailable(err) {
 				t.Fatalf("Info in an outage: %v", err)
 			}
 		}
 		time.Sleep(900*time.Millisecond - time.Since(start))
 		time.AfterFunc(500*time.Millisecond, func() { wire.Refuse(false) })
-		next := goLock(func() (*Lease, error) { return b.NewMutex("order").Lock(context.Background()) })
+		next := goLock(func() (*Lease, error) { return newTestMutex(b, "order").Lock(context.Background()) })
 		err := lease.Unlock(context.Background())
 		mustErr(t, "Unlock", err, ErrLost)
 		next.wait(t)
@@ -333,14 +333,14 @@ func TestVirtualLateAcquireMeetsItsOrphan(t *testing.T) {
 					wire := redistest.NewWire()
 					a, b := warmClient(t, v.Client(wire.Options())), warmClient(t, v.Client())
 					release := make(chan struct{})
-					held := wire.On(redistest.Runs(acquireSource), redistest.HoldRequest(release))
-					m := a.NewMutex("order", WithLeaseTime(lease))
+					held := wire.On(acquires(), redistest.HoldRequest(release))
+					m := newTestMutex(a, "order", WithLeaseTime(lease))
 					start := time.Now()
 					l := mustLock(t, m)
 					if took := time.Since(start); took > oneAttempt+10*time.Millisecond {
 						t.Errorf("the second attempt succeeded after %v", took)
 					}
-					first := wire.Seen()[firstRun(wire, acquireSource)].Arg(4)
+					first := ownerIn(wire.Seen()[firstRun(wire, acquires())], a)
 					if first == l.hold.burst.owner {
 						t.Fatal("two attempts share an owner")
 					}
@@ -348,7 +348,7 @@ func TestVirtualLateAcquireMeetsItsOrphan(t *testing.T) {
 					time.Sleep(2 * lease)
 					var theirs *Lease
 					if other {
-						theirs = mustLock(t, b.NewMutex("order"))
+						theirs = mustLock(t, newTestMutex(b, "order"))
 					}
 
 					close(release) // now the first attempt's bytes arrive
@@ -376,7 +376,7 @@ func TestVirtualLateAcquireMeetsItsOrphan(t *testing.T) {
 					if held.Hits() != 1 {
 						t.Errorf("%d requests held", held.Hits())
 					}
-					checkNextEnters(t, b.NewMutex("order"))
+					checkNextEnters(t, newTestMutex(b, "order"))
 					checkBubbleEmpty(t, v, a, b)
 				})
 			})
@@ -388,8 +388,7 @@ func TestVirtualLateAcquireMeetsItsOrphan(t *testing.T) {
 }
 
 // firstRun is the index of the first run of a script that the wire has seen.
-func firstRun(wire *redistest.Wire, source string) int {
-	match := redistest.Runs(source)
+func firstRun(wire *redistest.Wire, match redistest.Match) int {
 	for i, c := range wire.Seen() {
 		if match(c) {
 			return i
@@ -399,17 +398,17 @@ func firstRun(wire *redistest.Wire, source string) int {
 }
 
 func TestVirtualLateReleaseAndRenewalTouchNobody(t *testing.T) {
-	for name, source := range map[string]string{"release": releaseSource, "renewal": renewSource} {
+	for name, match := range map[string]redistest.Match{"release": releases(), "renewal": renews()} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				wire := redistest.NewWire()
 				a, b := warmClient(t, v.Client(wire.Options())), warmClient(t, v.Client())
 				release := make(chan struct{})
-				held := wire.On(redistest.Runs(source), redistest.HoldRequest(release))
-				lease := mustLock(t, a.NewMutex("order"))
+				held := wire.On(match, redistest.HoldRequest(release))
+				lease := mustLock(t, newTestMutex(a, "order"))
 				time.Sleep(15 * time.Second)
 				mustUnlock(t, lease)
-				theirs := mustLock(t, b.NewMutex("order"), WithLeaseTime(10*time.Second))
+				theirs := mustLock(t, newTestMutex(b, "order"), WithLeaseTime(10*time.Second))
 				time.Sleep(time.Second)
 				close(release)
 				time.Sleep(time.Second)
@@ -436,50 +435,61 @@ func TestVirtualCloseDuringACallEndsItAtOnceAndLeavesNoKey(t *testing.T) {
 		"reply dropped":    redistest.DropReply,
 		"request was lost": redistest.LoseRequest,
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
-				wire := redistest.NewWire()
-				a, b := warmClient(t, v.Client(wire.Options())), warmClient(t, v.Client())
-				ended := make(chan struct{})
-				var closed time.Time
-				shut := redistest.CallReply(func() {
-					closed = time.Now()
-					go func() {
-						defer close(ended)
-						if err := a.Close(); err != nil {
-							t.Errorf("Close: %v", err)
-						}
-					}()
-					time.Sleep(time.Millisecond) // Close is under way before the reply is read
-				})
-				if name == "request was lost" {
-					shut = redistest.Call(func() {
+		for _, canLeave := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, a context that can end: %v", name, canLeave), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+					wire := redistest.NewWire()
+					a, b := warmClient(t, v.Client(wire.Options())), warmClient(t, v.Client())
+					ended := make(chan struct{})
+					var closed time.Time
+					shut := redistest.CallReply(func() {
 						closed = time.Now()
 						go func() {
 							defer close(ended)
-							_ = a.Close()
+							if err := a.Close(); err != nil {
+								t.Errorf("Close: %v", err)
+							}
 						}()
+						time.Sleep(time.Millisecond) // Close is under way before the reply is read
 					})
-				}
-				if fault != nil {
-					shut = redistest.All(shut, fault)
-				}
-				wire.On(redistest.Runs(acquireSource), shut)
-				l, err := a.NewMutex("order").Lock(context.Background())
-				mustErr(t, "Lock", err, ErrClosed)
-				if took := time.Since(closed); l != nil || took != 0 {
-					t.Errorf("lease %v, %v after Close", l, took)
-				}
-				<-ended
-				if took := time.Since(closed); took > 2*defaultUnlockTimeout {
-					t.Errorf("Close took %v", took)
-				}
-				if v.Mini().Exists("order") {
-					t.Error("Close left a key that nobody holds")
-				}
-				checkNextEnters(t, b.NewMutex("order"))
-				checkBubbleEmpty(t, v, a, b)
+					if name == "request was lost" {
+						shut = redistest.Call(func() {
+							closed = time.Now()
+							go func() {
+								defer close(ended)
+								_ = a.Close()
+							}()
+						})
+					}
+					if fault != nil {
+						shut = redistest.All(shut, fault)
+					}
+					wire.On(acquires(), shut)
+					// A call that nothing else can end makes its first attempt itself, and
+					// has to end that first.
+					ctx, late := context.Background(), oneAttempt
+					if canLeave {
+						var cancel context.CancelFunc
+						ctx, cancel = context.WithCancel(ctx)
+						defer cancel()
+						late = 0
+					}
+					l, err := newTestMutex(a, "order").Lock(ctx)
+					mustErr(t, "Lock", err, ErrClosed)
+					if took := time.Since(closed); l != nil || took > late {
+						t.Errorf("lease %v, %v after Close", l, took)
+					}
+					<-ended
+					if took := time.Since(closed); took > 2*defaultUnlockTimeout {
+						t.Errorf("Close took %v", took)
+					}
+					if v.Mini().Exists("order") {
+						t.Error("Close left a key that nobody holds")
+					}
+					checkNextEnters(t, newTestMutex(b, "order"))
+					checkBubbleEmpty(t, v, a, b)
+				})
 			})
-		})
+		}
 	}
 }

@@ -24,7 +24,7 @@ func TestDefaultsAreRedissonsWhereItHasThem(t *testing.T) {
 	}
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		m := newTestClient(t, v.Client()).NewMutex("n")
-		if w, err := m.want(forever, nil); err != nil || w != (want{hashKind{}, true, 30 * time.Second, 0}) {
+		if w, err := m.want(forever, nil); err != nil || w != (want{kind: hashKind{}, keys: &m.keys, watchdog: true, lease: 30 * time.Second, leaseArg: leaseArg(30 * time.Second)}) {
 			t.Errorf("a lock wants %+v, %v", w, err)
 		}
 	})
@@ -65,10 +65,11 @@ func TestLockOptionsOfTheClientComeFirstAndOfTheCallLast(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				m := newTestClient(t, v.Client(), WithLockDefaults(c.client...)).NewMutex("n", c.mutex...)
 				w, err := m.want(forever, c.call)
-				want := want{hashKind{}, c.lease == 0, c.lease, c.maxHold}
+				want := want{kind: hashKind{}, keys: &m.keys, watchdog: c.lease == 0, lease: c.lease, maxHold: c.maxHold}
 				if c.lease == 0 {
 					want.lease = 30 * time.Second
 				}
+				want.leaseArg = leaseArg(want.lease)
 				if err != nil || w != want {
 					t.Fatalf("wants %+v, %v, want %+v", w, err, want)
 				}
@@ -79,7 +80,7 @@ func TestLockOptionsOfTheClientComeFirstAndOfTheCallLast(t *testing.T) {
 				mustUnlock(t, l)
 				// What one call asked for is not left to the next.
 				next, err := m.want(forever, nil)
-				if before, _ := newTestClient(t, v.Client(), WithLockDefaults(c.client...)).NewMutex("n", c.mutex...).want(forever, nil); err != nil || next != before {
+				if before, _ := newTestClient(t, v.Client(), WithLockDefaults(c.client...)).NewMutex("n", c.mutex...).want(forever, nil); err != nil || sameKeys(next, before.keys) != before {
 					t.Errorf("the next call wants %+v, %v, want %+v", next, err, before)
 				}
 			})
@@ -231,7 +232,7 @@ func TestClientsHaveIDsOfTheirOwnAndAttemptsOwnersOfTheirOwn(t *testing.T) {
 		}
 		seen := map[string]bool{}
 		for range 1000 {
-			owner := a.newOwner()
+			owner := a.newOwner().(string)
 			if seen[owner] || !strings.HasPrefix(owner, a.ID()+":") {
 				t.Fatalf("owner %q again, or not of %q", owner, a.ID())
 			}
@@ -252,4 +253,10 @@ func TestClientsHaveIDsOfTheirOwnAndAttemptsOwnersOfTheirOwn(t *testing.T) {
 			mustUnlock(t, l)
 		}
 	})
+}
+
+// sameKeys is w with the keys of another Mutex of the same name.
+func sameKeys(w want, keys *lockKeys) want {
+	w.keys = keys
+	return w
 }

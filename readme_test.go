@@ -1,6 +1,7 @@
 package watchlock_test
 
 import (
+	"fmt"
 	"go/ast"
 	"io/fs"
 	"os"
@@ -9,6 +10,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed-8c25f305/watchlock"
+	"github.com/seed-8c25f305/watchlock/internal/redistest"
 )
 
 const maxReadmeLines = 250
@@ -98,6 +104,78 @@ func TestReadmeIsShortAndItsLinksLeadSomewhere(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestReadmeCostsAreWhatIsSent counts the commands of each row of the table that
+// does not last a minute; virtual_costs_test.go counts those of that one.
+func TestReadmeCostsAreWhatIsSent(t *testing.T) {
+	readme := readReadme(t)
+	synctest.Test(t, func(t *testing.T) {
+		v := redistest.NewVirtual(t)
+		here, elsewhere := costClient(t, v), costClient(t, v)
+		ctx := t.Context()
+		queue := func(m *watchlock.Mutex, opts ...watchlock.LockOption) <-chan *watchlock.Lease {
+			entered := make(chan *watchlock.Lease, 1)
+			go func() { entered <- must(m.Lock(ctx, opts...)) }()
+			synctest.Wait()
+			return entered
+		}
+		unlock := func(l *watchlock.Lease) {
+			if err := l.Unlock(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+
+		both := func() { unlock(must(here.NewMutex("pair").Lock(ctx))) }
+		both() // opens the connection for renewals
+		pair := sentFor(v, both)
+		m := here.NewMutex("order")
+		lease := must(m.Lock(ctx))
+		reentry := sentFor(v, func() { unlock(must(m.Lock(lease.Context(ctx)))) })
+		next := queue(m)
+		pass := sentFor(v, func() {
+			unlock(lease)
+			lease = <-next
+		})
+		wait := sentFor(v, func() {
+			// With a lease time: the connection for renewals is not part of a wait.
+			next = queue(elsewhere.NewMutex("order"), watchlock.WithLeaseTime(time.Minute))
+			unlock(lease)
+			lease = <-next
+		}) - 1 // that release
+		unlock(lease)
+		for row, n := range map[string]int{
+			"| `Lock` and `Unlock` when nobody else is there | %d |\n":                       pair,
+			"| re-entry, and its `Unlock`; a section that is passed on in memory | %d |\n":   max(reentry, pass),
+			"| a first wait, until the lock is got | %d: a try, SUBSCRIBE, a try, a try |\n": wait,
+		} {
+			if row = fmt.Sprintf(row, n); !strings.Contains(readme, row) {
+				t.Errorf("the README does not have the row as it is counted: %s", row)
+			}
+		}
+	})
+}
+
+func costClient(t *testing.T, v *redistest.Virtual) *watchlock.Client {
+	client := must(watchlock.New(v.Client()))
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// sentFor is how many commands f causes, besides those that open a connection. The
+// first run of a script, EVALSHA and then EVAL, counts once.
+func sentFor(v *redistest.Virtual, f func()) int {
+	synctest.Wait()
+	v.Reset()
+	f()
+	synctest.Wait()
+	n := 0
+	for _, c := range v.Commands() {
+		if c.Name != "HELLO" && c.Name != "EVAL" {
+			n++
+		}
+	}
+	return n
 }
 
 func readReadme(t *testing.T) string { return readText(t, "README.md") }

@@ -14,7 +14,7 @@ import (
 func TestRL05_InnerUnlocksLeaveTheLeaseTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		s := virtualScene(t, v)
-		m := s.client().NewMutex("report", WithLeaseTime(10*time.Second))
+		m := newTestMutex(s.client(), "report", WithLeaseTime(10*time.Second))
 		leases := []*Lease{mustLock(t, m)}
 		for range 2 {
 			time.Sleep(500 * time.Millisecond)
@@ -42,7 +42,7 @@ func TestRL05_InnerUnlocksLeaveTheLeaseTime(t *testing.T) {
 func TestRL10_LeaseTimeDoesNotLeakIntoTheNextLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		s := virtualScene(t, v)
-		m := s.client().NewMutex("report")
+		m := newTestMutex(s.client(), "report")
 		for range 2 {
 			for _, want := range []struct {
 				ttl  time.Duration
@@ -67,7 +67,7 @@ func TestRL10_LeaseTimeDoesNotLeakIntoTheNextLock(t *testing.T) {
 
 func TestRL13_HoldsAreCounted(t *testing.T) {
 	s, _ := realScene(t)
-	m := s.client().NewMutex("report")
+	m := newTestMutex(s.client(), "report")
 	holds := func(want int) {
 		t.Helper()
 		info, err := m.Info(t.Context())
@@ -129,18 +129,18 @@ func grantsNow(t *testing.T, m *Mutex) {
 func TestRL14_AnotherGoroutineIsNotTheHolder(t *testing.T) {
 	s, _ := realScene(t)
 	c := s.client()
-	m := c.NewMutex("report")
+	m := newTestMutex(c, "report")
 	lease := mustLock(t, m)
 	owner := s.owner(m)
 	// Neither through the same handle nor through one of its own.
 	refusesNow(t, m)
-	refusesNow(t, c.NewMutex("report"))
+	refusesNow(t, newTestMutex(c, "report"))
 	if now := s.owner(m); now != owner || lease.Err() != nil {
 		t.Errorf("the tries changed the owner from %s to %s, lease %v", owner, now, lease.Err())
 	}
 	mustUnlock(t, lease)
 	grantsNow(t, m)
-	grantsNow(t, c.NewMutex("report"))
+	grantsNow(t, newTestMutex(c, "report"))
 	if err := lease.Err(); !errors.Is(err, ErrNotHeld) {
 		t.Errorf("after another goroutine's turn the old lease says %v", err)
 	}
@@ -149,7 +149,7 @@ func TestRL14_AnotherGoroutineIsNotTheHolder(t *testing.T) {
 
 func TestRL15_LeaseTellsWhetherItIsHeld(t *testing.T) {
 	s, _ := realScene(t)
-	m := s.client().NewMutex("report")
+	m := newTestMutex(s.client(), "report")
 	var lease *Lease
 	if err := lease.Err(); !errors.Is(err, ErrNotHeld) {
 		t.Errorf("before: %v, want ErrNotHeld", err)
@@ -174,7 +174,7 @@ func TestRL15_LeaseTellsWhetherItIsHeld(t *testing.T) {
 
 func TestRL16_AnotherGoroutineSeesTheLockTakenThenFree(t *testing.T) {
 	s, _ := realScene(t)
-	mine, other := s.client().NewMutex("report"), s.client().NewMutex("report")
+	mine, other := newTestMutex(s.client(), "report"), newTestMutex(s.client(), "report")
 	// Both a goroutine of this client and one of another look.
 	look := func(held bool) {
 		t.Helper()
@@ -200,7 +200,7 @@ func TestRL16_AnotherGoroutineSeesTheLockTakenThenFree(t *testing.T) {
 
 func TestRL18_InfoSeesFreeTakenFree(t *testing.T) {
 	s, _ := realScene(t)
-	m := s.client().NewMutex("report")
+	m := newTestMutex(s.client(), "report")
 	look := func(held bool) {
 		t.Helper()
 		info, err := m.Info(t.Context())
@@ -219,13 +219,13 @@ func TestRL18_InfoSeesFreeTakenFree(t *testing.T) {
 func TestRL19_UnlockOfANonHolderIsRefused(t *testing.T) {
 	s, _ := realScene(t)
 	c, other := s.client(), s.client()
-	m := c.NewMutex("report")
+	m := newTestMutex(c, "report")
 	unlocked := mustLock(t, m)
 	mustUnlock(t, unlocked)
 	expired := mustLock(t, m, WithLeaseTime(20*time.Millisecond))
 	<-expired.Done()
 
-	holder, err := other.NewMutex("report").TryLock(t.Context(), 5*time.Second, WithLeaseTime(time.Minute))
+	holder, err := newTestMutex(other, "report").TryLock(t.Context(), 5*time.Second, WithLeaseTime(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +260,7 @@ func redisAnswered(t *testing.T, c *Client) {
 
 func TestRL20_LockAndUnlockRepeat(t *testing.T) {
 	s, _ := realScene(t)
-	m := s.client().NewMutex("report")
+	m := newTestMutex(s.client(), "report")
 	seen := map[string]bool{}
 	for range 2 {
 		lease := mustLock(t, m)
@@ -278,7 +278,7 @@ func TestRL20_LockAndUnlockRepeat(t *testing.T) {
 
 func TestRL21_OneUnlockOfTwoKeepsOthersOut(t *testing.T) {
 	s, _ := realScene(t)
-	m, other := s.client().NewMutex("report"), s.client().NewMutex("report")
+	m, other := newTestMutex(s.client(), "report"), newTestMutex(s.client(), "report")
 	outer, err := m.TryLock(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)

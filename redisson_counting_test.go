@@ -46,7 +46,7 @@ func mutexesOf(s *scene, n int, name string) []*Mutex {
 	var list []*Mutex
 	for range n {
 		rdb := s.rdb(func(o *redis.Options) { o.PoolSize = 2 })
-		list = append(list, s.clientOn(rdb).NewMutex(name))
+		list = append(list, newTestMutex(s.clientOn(rdb), name))
 	}
 	return list
 }
@@ -56,7 +56,7 @@ func TestRL23_GoroutinesOfOneClientCountExactly(t *testing.T) {
 	c := s.client()
 	var list []*Mutex
 	for range 15 {
-		list = append(list, c.NewMutex("counter"))
+		list = append(list, newTestMutex(c, "counter"))
 	}
 	countTogether(t, list, 1, upTo(5*time.Millisecond))
 	countTogether(t, list, fullCount(400), upTo(time.Millisecond))

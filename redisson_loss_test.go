@@ -21,12 +21,12 @@ func TestRL08_LockForcedOpenIsFreeForEveryHandle(t *testing.T) {
 		inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 			s := virtualScene(t, v)
 			c := s.client()
-			m := c.NewMutex("report")
+			m := newTestMutex(c, "report")
 			start := time.Now()
 			lease := mustLock(t, m)
 			time.Sleep(3 * time.Second)
 			s.force(m)
-			free(t, m, c.NewMutex("report"), s.client().NewMutex("report"))
+			free(t, m, newTestMutex(c, "report"), newTestMutex(s.client(), "report"))
 			<-lease.Done()
 			if at := time.Since(start); at != 10*time.Second {
 				t.Errorf("told after %v, want 10 s", at)
@@ -42,7 +42,7 @@ func TestRL08_LockForcedOpenIsFreeForEveryHandle(t *testing.T) {
 	t.Run("a holder with a waiter is told at once", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 			s := virtualScene(t, v)
-			m := s.client().NewMutex("report")
+			m := newTestMutex(s.client(), "report")
 			lease := mustLock(t, m)
 			entered := make(chan *Lease, 1)
 			go func() {
@@ -75,7 +75,7 @@ func TestRL08_LockForcedOpenIsFreeForEveryHandle(t *testing.T) {
 	})
 	t.Run("unlock comes first", func(t *testing.T) {
 		s, _ := realScene(t)
-		m, other := s.client().NewMutex("report"), s.client().NewMutex("report")
+		m, other := newTestMutex(s.client(), "report"), newTestMutex(s.client(), "report")
 		lease := mustLock(t, m)
 		s.force(m)
 		free(t, m, other)
@@ -94,12 +94,12 @@ func TestRL12_LocksOfAClosedClientExpire(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		s := virtualScene(t, v)
 		a, b := s.client(), s.client()
-		m := a.NewMutex("report")
+		m := newTestMutex(a, "report")
 		lease := mustLock(t, m)
 		time.Sleep(9 * time.Second) // the first renewal falls into Close
 		entered := make(chan time.Time, 1)
 		go func() {
-			next := mustLock(t, b.NewMutex("report"))
+			next := mustLock(t, newTestMutex(b, "report"))
 			entered <- time.Now()
 			mustUnlock(t, next)
 		}()
@@ -115,7 +115,7 @@ func TestRL12_LocksOfAClosedClientExpire(t *testing.T) {
 		if in <= 0 || in > defaultWatchdogTimeout+20*time.Millisecond {
 			t.Errorf("the next holder was in %v after Close, want within one watchdog timeout", in)
 		}
-		if n := v.CountIf(redistest.Runs(renewSource)); n != 0 {
+		if n := v.CountIf(renews()); n != 0 {
 			t.Errorf("%d renewals after Close", n)
 		}
 		if err := lease.Unlock(t.Context()); !errors.Is(err, ErrClosed) {

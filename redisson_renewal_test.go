@@ -15,7 +15,7 @@ func TestWD03_LockWorksAgainAfterAServerRestart(t *testing.T) {
 	const timeout = time.Second
 	s, server := realScene(t)
 	c := s.client(WithWatchdogTimeout(timeout))
-	m := c.NewMutex("report")
+	m := newTestMutex(c, "report")
 
 	// again holds the lock past two timeouts: only renewal can keep it.
 	again := func() {
@@ -44,7 +44,7 @@ func TestWD03_LockWorksAgainAfterAServerRestart(t *testing.T) {
 	// A holder that does not unlock is told by its next renewal, well before its
 	// trust runs out by itself.
 	slow := 3 * timeout
-	lease = mustLock(t, s.client(WithWatchdogTimeout(slow)).NewMutex("report"))
+	lease = mustLock(t, newTestMutex(s.client(WithWatchdogTimeout(slow)), "report"))
 	server.Restart()
 	trusted := lease.ExpiresAt()
 	select {
@@ -73,7 +73,7 @@ func TestWD04_NextHolderAfterReentryIsRenewed(t *testing.T) {
 		t.Run(order.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				s := virtualScene(t, v)
-				m := s.client().NewMutex("report")
+				m := newTestMutex(s.client(), "report")
 				outer := mustLock(t, m)
 				inner := mustReenter(t, m, outer)
 				entered := make(chan *Lease, 1)
@@ -92,7 +92,7 @@ func TestWD04_NextHolderAfterReentryIsRenewed(t *testing.T) {
 						t.Fatalf("TTL %v, lease %v", ttl, next.Err())
 					}
 				}
-				if n := v.CountIf(redistest.Runs(renewSource)); n < 29 || n > 31 {
+				if n := v.CountIf(renews()); n < 29 || n > 31 {
 					t.Errorf("%d renewals in ten timeouts, want 30: one of the old holder's would be too many", n)
 				}
 				mustUnlock(t, next)

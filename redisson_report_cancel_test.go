@@ -27,7 +27,7 @@ func TestA10_ForgottenCancelledTryLeavesNoKey(t *testing.T) {
 			after = 10 * time.Second // whatever else the machine does
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), after)
-		l, err := c.NewMutex(fmt.Sprint("order-", i)).TryLock(ctx, time.Second)
+		l, err := newTestMutex(c, fmt.Sprint("order-", i)).TryLock(ctx, time.Second)
 		cancel()
 		switch {
 		case err != nil:
@@ -45,7 +45,7 @@ func TestA10_ForgottenCancelledTryLeavesNoKey(t *testing.T) {
 		runtime.GC() // finds the forgotten
 		return serverKeys(t, s) == 0
 	})
-	checkNextEnters(t, c.NewMutex("order-0"))
+	checkNextEnters(t, newTestMutex(c, "order-0"))
 	checkServerEmpty(t, s, c)
 }
 
@@ -59,7 +59,7 @@ func TestA45_CancelledLockIsAnError(t *testing.T) {
 				if when == "while it waits here" {
 					holder = b
 				}
-				lease := mustLock(t, holder.NewMutex("order"))
+				lease := mustLock(t, newTestMutex(holder, "order"))
 				ctx, cancel := context.WithCancelCause(context.Background())
 				if when == "before" {
 					mustUnlock(t, lease)
@@ -68,7 +68,7 @@ func TestA45_CancelledLockIsAnError(t *testing.T) {
 					time.AfterFunc(10*time.Second, func() { cancel(reason) })
 				}
 				start := time.Now()
-				err := b.NewMutex("order").Do(ctx, func(context.Context) error {
+				err := newTestMutex(b, "order").Do(ctx, func(context.Context) error {
 					t.Error("the section ran")
 					return nil
 				})
@@ -87,7 +87,7 @@ func TestA45_CancelledLockIsAnError(t *testing.T) {
 				if v.Mini().Exists("order") {
 					t.Error("the cancelled call took the lock later")
 				}
-				checkNextEnters(t, a.NewMutex("order"))
+				checkNextEnters(t, newTestMutex(a, "order"))
 				checkBubbleEmpty(t, v, a, b)
 			})
 		})
@@ -115,7 +115,7 @@ type cancelTest struct {
 // needsHolder has B hold the lock.
 func (c *cancelTest) needsHolder(t *testing.T) {
 	t.Helper()
-	c.busy = mustLock(t, c.other.NewMutex("order"))
+	c.busy = mustLock(t, newTestMutex(c.other, "order"))
 }
 
 var cancelPoints = []cancelPoint{
@@ -125,16 +125,16 @@ var cancelPoints = []cancelPoint{
 		c.wire.On(redistest.Is("HELLO"), redistest.All(redistest.Call(cancel), redistest.HoldRequest(c.release)))
 	}, true},
 	{"as the request leaves", func(_ *testing.T, c *cancelTest, cancel func()) {
-		c.wire.On(redistest.Runs(acquireSource), redistest.Call(cancel))
+		c.wire.On(acquires(), redistest.Call(cancel))
 	}, true},
 	{"request written, nothing read", func(_ *testing.T, c *cancelTest, cancel func()) {
-		c.wire.On(redistest.Runs(acquireSource), redistest.All(redistest.Call(cancel), redistest.HoldRequest(c.release)))
+		c.wire.On(acquires(), redistest.All(redistest.Call(cancel), redistest.HoldRequest(c.release)))
 	}, true},
 	{"granted, reply on its way", func(_ *testing.T, c *cancelTest, cancel func()) {
-		c.wire.On(redistest.Runs(acquireSource), redistest.All(redistest.CallReply(cancel), redistest.HoldReply(c.release)))
+		c.wire.On(acquires(), redistest.All(redistest.CallReply(cancel), redistest.HoldReply(c.release)))
 	}, true},
 	{"as the reply is read", func(_ *testing.T, c *cancelTest, cancel func()) {
-		c.wire.On(redistest.Runs(acquireSource), redistest.CallReply(cancel))
+		c.wire.On(acquires(), redistest.CallReply(cancel))
 	}, true},
 	{"between EVALSHA and EVAL", func(t *testing.T, c *cancelTest, cancel func()) {
 		if err := c.other.rdb.ScriptFlush(context.Background()).Err(); err != nil {
@@ -151,7 +151,7 @@ var cancelPoints = []cancelPoint{
 		time.AfterFunc(7*time.Second, cancel)
 	}, false},
 	{"while waiting to try again", func(_ *testing.T, c *cancelTest, cancel func()) {
-		c.wire.On(redistest.Runs(acquireSource), redistest.DropReply).Times(9)
+		c.wire.On(acquires(), redistest.DropReply).Times(9)
 		time.AfterFunc(700*time.Millisecond, cancel)
 	}, true},
 }
@@ -180,11 +180,12 @@ func cancelAt(t *testing.T, v *redistest.Virtual, p cancelPoint, lock func(conte
 	wire := redistest.NewWire()
 	a, b := warmClient(t, v.Client(wire.Options())), warmClient(t, v.Client())
 	c := &cancelTest{v: v, wire: wire, other: b, release: make(chan struct{})}
+	knowServer(a, true) // a script is what can be met between EVALSHA and EVAL
 	ctx, cancel := context.WithCancelCause(context.Background())
 	reason := errors.New("the caller is gone")
 	var at time.Time
 	p.arm(t, c, func() { at = time.Now(); cancel(reason) })
-	call := goLock(func() (*Lease, error) { return lock(ctx, a.NewMutex("order")) })
+	call := goLock(func() (*Lease, error) { return lock(ctx, newTestMutex(a, "order")) })
 	call.wait(t)
 	took := time.Since(at)
 	if at.IsZero() {
@@ -208,7 +209,7 @@ func cancelAt(t *testing.T, v *redistest.Virtual, p cancelPoint, lock func(conte
 	time.Sleep(100 * time.Millisecond)
 	close(c.release)
 	time.Sleep(time.Nanosecond)
-	if v.Mini().Exists("order") || wire.Count(redistest.Runs(releaseSource)) > 0 {
+	if v.Mini().Exists("order") || wire.Count(releases()) > 0 {
 		grants = 1
 	}
 	time.Sleep(2 * time.Second)
@@ -216,7 +217,7 @@ func cancelAt(t *testing.T, v *redistest.Virtual, p cancelPoint, lock func(conte
 		t.Errorf("the lock is taken 2 s later, for %v", v.Mini().TTL("order"))
 	}
 	wire.Clear()
-	checkNextEnters(t, b.NewMutex("order"))
+	checkNextEnters(t, newTestMutex(b, "order"))
 	checkBubbleEmpty(t, v, a, b)
 	return grants
 }
@@ -233,9 +234,9 @@ func TestVirtualCancelledUnlockReleasesAllTheSame(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				wire := redistest.NewWire()
 				c := warmClient(t, v.Client(wire.Options()))
-				lease := mustLock(t, c.NewMutex("order"))
+				lease := mustLock(t, newTestMutex(c, "order"))
 				ctx, cancel := context.WithCancel(context.Background())
-				wire.On(redistest.Runs(releaseSource), action(cancel))
+				wire.On(releases(), action(cancel))
 				start := time.Now()
 				if err := lease.Unlock(ctx); err != nil {
 					t.Errorf("Unlock: %v", err)
@@ -246,7 +247,7 @@ func TestVirtualCancelledUnlockReleasesAllTheSame(t *testing.T) {
 				if ctx.Err() == nil || v.Mini().Exists("order") {
 					t.Errorf("cancelled: %v, key left: %v", ctx.Err(), v.Mini().Exists("order"))
 				}
-				checkNextEnters(t, c.NewMutex("order"))
+				checkNextEnters(t, newTestMutex(c, "order"))
 				checkBubbleEmpty(t, v, c)
 			})
 		})

@@ -26,7 +26,7 @@ func lockMany(t *testing.T, c *Client, n int) []*Lease {
 	t.Helper()
 	leases := make([]*Lease, n)
 	for i := range leases {
-		leases[i] = mustLock(t, c.NewMutex(fmt.Sprint("held-", i)))
+		leases[i] = mustLock(t, newTestMutex(c, fmt.Sprint("held-", i)))
 	}
 	return leases
 }
@@ -66,7 +66,7 @@ func TestA12_HeldLocksSurviveChurn(t *testing.T) {
 	var pairs [8]int
 	for i := range pairs {
 		churn.Go(func() {
-			m := c.NewMutex(fmt.Sprint("churn-", i))
+			m := newTestMutex(c, fmt.Sprint("churn-", i))
 			for {
 				select {
 				case <-stop:
@@ -103,7 +103,7 @@ func TestA12_HeldLocksSurviveChurn(t *testing.T) {
 	for _, l := range held {
 		mustUnlock(t, l)
 	}
-	checkNextEnters(t, c.NewMutex("held-0"))
+	checkNextEnters(t, newTestMutex(c, "held-0"))
 	checkServerEmpty(t, s, c)
 }
 
@@ -160,7 +160,7 @@ func TestA54_VeryManyLocksAreRenewedInBatches(t *testing.T) {
 		for _, l := range held {
 			mustUnlock(t, l)
 		}
-		checkNextEnters(t, c.NewMutex("held-0"))
+		checkNextEnters(t, newTestMutex(c, "held-0"))
 		checkServerEmpty(t, s, c)
 	})
 }
@@ -206,6 +206,6 @@ func TestC13_OneBadKeyCostsNoOtherItsRenewal(t *testing.T) {
 		t.Errorf("the bad key holds %q, %v: it is not ours to touch", got, err)
 	}
 	rdb.Del(context.Background(), fmt.Sprint("held-", bad))
-	checkNextEnters(t, c.NewMutex(fmt.Sprint("held-", bad)))
+	checkNextEnters(t, newTestMutex(c, fmt.Sprint("held-", bad)))
 	checkServerEmpty(t, s, c)
 }

@@ -26,7 +26,7 @@ func checkRenewed(t *testing.T, v *redistest.Virtual, l *Lease, other *Client) {
 	if err := l.Err(); err != nil {
 		t.Errorf("the holder: %v", err)
 	}
-	_, err := other.NewMutex(l.Name()).TryLock(context.Background(), 0)
+	_, err := newTestMutex(other, l.Name()).TryLock(context.Background(), 0)
 	mustErr(t, "another client", err, ErrNotAcquired)
 }
 
@@ -34,7 +34,7 @@ func TestA07_RenewalLivesOnAfterAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		wire := redistest.NewWire()
 		a, b := warmClient(t, v.Client(wire.Options())), warmClient(t, v.Client())
-		m := a.NewMutex("order")
+		m := newTestMutex(a, "order")
 		first := mustLock(t, m)
 		time.Sleep(15 * time.Second)
 		wire.Refuse(true)
@@ -49,7 +49,7 @@ func TestA07_RenewalLivesOnAfterAnOutage(t *testing.T) {
 		second := mustLock(t, m)
 		checkRenewed(t, v, second, b)
 		mustUnlock(t, second)
-		checkNextEnters(t, b.NewMutex("order"))
+		checkNextEnters(t, newTestMutex(b, "order"))
 		checkBubbleEmpty(t, v, a, b)
 	})
 }
@@ -63,7 +63,7 @@ func TestA08_NextHoldAfterADeletedKeyIsRenewed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				a, b := warmClient(t, v.Client()), warmClient(t, v.Client())
-				m := a.NewMutex("order")
+				m := newTestMutex(a, "order")
 				first := mustLock(t, m)
 				start := time.Now()
 				time.Sleep(time.Second)
@@ -88,7 +88,7 @@ func TestA08_NextHoldAfterADeletedKeyIsRenewed(t *testing.T) {
 					t.Errorf("the first holder's Unlock ended the second hold: %v", err)
 				}
 				mustUnlock(t, second)
-				checkNextEnters(t, b.NewMutex("order"))
+				checkNextEnters(t, newTestMutex(b, "order"))
 				checkBubbleEmpty(t, v, a, b)
 			})
 		})
@@ -98,7 +98,7 @@ func TestA08_NextHoldAfterADeletedKeyIsRenewed(t *testing.T) {
 func TestA09_RenewalOfAGoneLockStops(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c := warmClient(t, v.Client())
-		lease := mustLock(t, c.NewMutex("order"))
+		lease := mustLock(t, newTestMutex(c, "order"))
 		v.Mini().Del("order")
 		v.Reset()
 		for tick := range 10 {
@@ -112,7 +112,7 @@ func TestA09_RenewalOfAGoneLockStops(t *testing.T) {
 		}
 		mustErr(t, "the holder", lease.Err(), ErrLost)
 		mustErr(t, "Unlock", lease.Unlock(context.Background()), ErrLost)
-		checkNextEnters(t, c.NewMutex("order"))
+		checkNextEnters(t, newTestMutex(c, "order"))
 		checkBubbleEmpty(t, v, c)
 	})
 }
@@ -125,11 +125,11 @@ func TestA11_HoldOfADeadWorkerIsBounded(t *testing.T) {
 			start := time.Now()
 			var dead *Lease
 			worker := goLock(func() (*Lease, error) {
-				return a.NewMutex("order", WithMaxHold(most)).Lock(context.Background())
+				return newTestMutex(a, "order", WithMaxHold(most)).Lock(context.Background())
 			})
 			worker.wait(t)
 			dead = worker.lease // reachable all the time, and never unlocked
-			next, err := b.NewMutex("order").TryLock(context.Background(), 4*defaultWatchdogTimeout)
+			next, err := newTestMutex(b, "order").TryLock(context.Background(), 4*defaultWatchdogTimeout)
 			if err != nil {
 				t.Fatalf("the next holder: %v", err)
 			}
@@ -139,7 +139,7 @@ func TestA11_HoldOfADeadWorkerIsBounded(t *testing.T) {
 			}
 			mustErr(t, "the dead worker's lease", dead.Err(), ErrLost)
 			mustUnlock(t, next)
-			checkNextEnters(t, a.NewMutex("order"))
+			checkNextEnters(t, newTestMutex(a, "order"))
 			checkBubbleEmpty(t, v, a, b)
 		})
 	})
@@ -153,10 +153,10 @@ func TestA11_HoldOfADeadWorkerIsBounded(t *testing.T) {
 		worker := make(chan struct{})
 		go func() {
 			defer close(worker)
-			_ = mustLock(t, a.NewMutex("order"))
+			_ = mustLock(t, newTestMutex(a, "order"))
 		}()
 		<-worker
-		waiting := goLock(func() (*Lease, error) { return b.NewMutex("order").TryLock(context.Background(), 20*timeout) })
+		waiting := goLock(func() (*Lease, error) { return newTestMutex(b, "order").TryLock(context.Background(), 20*timeout) })
 		eventually(t, 20*timeout, "the forgotten lock reaches the next waiter", func() bool {
 			runtime.GC()
 			select {
@@ -184,7 +184,7 @@ func TestA11_HoldOfADeadWorkerIsBounded(t *testing.T) {
 func TestA13_ReentryDoesNotConfuseTheWatchdog(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		a, b := warmClient(t, v.Client()), warmClient(t, v.Client())
-		m := a.NewMutex("order")
+		m := newTestMutex(a, "order")
 		outer := mustLock(t, m)
 		inner, err := m.Lock(outer.Context(context.Background()))
 		if err != nil {
@@ -207,7 +207,7 @@ func TestA13_ReentryDoesNotConfuseTheWatchdog(t *testing.T) {
 			t.Errorf("the lock is %q's", owner)
 		}
 		mustUnlock(t, next.lease)
-		checkNextEnters(t, b.NewMutex("order"))
+		checkNextEnters(t, newTestMutex(b, "order"))
 		checkBubbleEmpty(t, v, a, b)
 	})
 }
@@ -218,12 +218,12 @@ func TestA55_RenewalNeverOutlivesUnlock(t *testing.T) {
 		a, b := warmClient(t, v.Client(wire.Options())), warmClient(t, v.Client())
 		wire.On(redistest.Any, redistest.All(redistest.Delay(time.Millisecond), redistest.DelayReply(time.Millisecond))).Times(0)
 		rng := rand.New(rand.NewPCG(1, 2))
-		m := a.NewMutex("order")
+		m := newTestMutex(a, "order")
 		var won, cancelled, gone int
 		for round := range fullCount(1000) {
 			var busy *Lease
 			if round%3 == 0 { // some of them wait for somebody
-				busy = mustLock(t, b.NewMutex("order"))
+				busy = mustLock(t, newTestMutex(b, "order"))
 			}
 			ctx, cancel := context.WithCancel(context.Background())
 			call := goLock(func() (*Lease, error) { return m.Lock(ctx) })
@@ -257,7 +257,7 @@ func TestA55_RenewalNeverOutlivesUnlock(t *testing.T) {
 		if n := virtualRenewals(v); n != 0 {
 			t.Errorf("%d renewals while nobody holds", n)
 		}
-		checkNextEnters(t, b.NewMutex("order"))
+		checkNextEnters(t, newTestMutex(b, "order"))
 		checkBubbleEmpty(t, v, a, b)
 	})
 }
@@ -266,10 +266,10 @@ func TestA56_CutOffHolderIsToldBeforeAnotherEnters(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		wire := redistest.NewWire()
 		a, b := warmClient(t, v.Client(wire.Options())), warmClient(t, v.Client())
-		lease := mustLock(t, a.NewMutex("order"))
+		lease := mustLock(t, newTestMutex(a, "order"))
 		start := time.Now()
 		work := lease.Context(context.Background())
-		waiting := goLock(func() (*Lease, error) { return b.NewMutex("order").Lock(context.Background()) })
+		waiting := goLock(func() (*Lease, error) { return newTestMutex(b, "order").Lock(context.Background()) })
 		time.Sleep(25 * time.Second) // renewed twice
 		wire.On(redistest.Any, redistest.LoseRequest).Times(0)
 
@@ -301,7 +301,7 @@ func TestA56_CutOffHolderIsToldBeforeAnotherEnters(t *testing.T) {
 			t.Errorf("the next holder: %v", err)
 		}
 		mustUnlock(t, waiting.lease)
-		checkNextEnters(t, a.NewMutex("order"))
+		checkNextEnters(t, newTestMutex(a, "order"))
 		checkBubbleEmpty(t, v, a, b)
 	})
 }
@@ -315,7 +315,7 @@ func TestC09_InnerLeaseLeavesTheOuterWatchdogRunning(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				a, b := warmClient(t, v.Client()), warmClient(t, v.Client())
-				m := a.NewMutex("order")
+				m := newTestMutex(a, "order")
 				outer := mustLock(t, m)
 				inner, err := m.Lock(outer.Context(context.Background()), WithLeaseTime(time.Second))
 				if err != nil {
@@ -329,7 +329,7 @@ func TestC09_InnerLeaseLeavesTheOuterWatchdogRunning(t *testing.T) {
 					mustErr(t, "the inner lease", inner.Err(), ErrLost)
 				}
 				mustUnlock(t, outer)
-				checkNextEnters(t, b.NewMutex("order"))
+				checkNextEnters(t, newTestMutex(b, "order"))
 				checkBubbleEmpty(t, v, a, b)
 			})
 		})

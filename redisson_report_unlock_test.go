@@ -20,11 +20,11 @@ func unlockWithLostReplies(t *testing.T, n int) {
 		wire := redistest.NewWire()
 		a := warmClient(t, v.Client(wire.Options()))
 		b := warmClient(t, v.Client())
-		lease := mustLock(t, a.NewMutex("order"))
-		waiting := goLock(func() (*Lease, error) { return b.NewMutex("order").TryLock(context.Background(), time.Minute) })
+		lease := mustLock(t, newTestMutex(a, "order"))
+		waiting := goLock(func() (*Lease, error) { return newTestMutex(b, "order").TryLock(context.Background(), time.Minute) })
 		time.Sleep(time.Second) // B has subscribed
 
-		lost := wire.On(redistest.Runs(releaseSource), redistest.DropReply).Times(n)
+		lost := wire.On(releases(), redistest.DropReply).Times(n)
 		freed := time.Now()
 		mustUnlock(t, lease)
 		waiting.wait(t)
@@ -49,7 +49,7 @@ func unlockWithLostReplies(t *testing.T, n int) {
 			t.Errorf("the waiter's lease: %v", err)
 		}
 		mustUnlock(t, waiting.lease)
-		checkNextEnters(t, a.NewMutex("order"))
+		checkNextEnters(t, newTestMutex(a, "order"))
 		checkBubbleEmpty(t, v, a, b)
 	})
 }
@@ -66,7 +66,7 @@ func TestA03_ManyUnlocksLeaveNoKey(t *testing.T) {
 	redistest.NoLeaks(t)
 	s := redistest.Start(t)
 	c := newTestClient(t, s.Client())
-	m := c.NewMutex("order")
+	m := newTestMutex(c, "order")
 	for range fullCount(10000) {
 		mustUnlock(t, mustLock(t, m))
 	}
@@ -92,7 +92,7 @@ func TestA04_ExtremeTimesWorkOrAreRefused(t *testing.T) {
 			{WithLockDefaults(WithLeaseTime(most), WithMaxHold(most))},
 		} {
 			c := newTestClient(t, rdb, opts...)
-			lease := mustLock(t, c.NewMutex("order"))
+			lease := mustLock(t, newTestMutex(c, "order"))
 			if ttl := serverTTL(t, s, "order"); ttl <= 0 || ttl > most {
 				t.Errorf("case %d: TTL %v", i, ttl)
 			}
@@ -109,7 +109,7 @@ func TestA04_ExtremeTimesWorkOrAreRefused(t *testing.T) {
 		// On a busy machine the round trip may leave too little of it, which is
 		// said by name.
 		c := newTestClient(t, rdb)
-		lease, err := c.NewMutex("order", WithLeaseTime(10*time.Millisecond)).Lock(context.Background())
+		lease, err := newTestMutex(c, "order", WithLeaseTime(10*time.Millisecond)).Lock(context.Background())
 		if err != nil && !IsUnavailable(err) {
 			t.Fatalf("Lock: %v", err)
 		}
@@ -130,7 +130,7 @@ func TestA04_ExtremeTimesWorkOrAreRefused(t *testing.T) {
 			if _, err := New(rdb, WithWatchdogTimeout(d)); err == nil || !strings.Contains(err.Error(), "watchdog timeout "+d.String()) {
 				t.Errorf("watchdog timeout %v: %v", d, err)
 			}
-			m := newTestClient(t, rdb).NewMutex("order")
+			m := newTestMutex(newTestClient(t, rdb), "order")
 			if _, err := m.Lock(context.Background(), WithLeaseTime(d)); err == nil || !strings.Contains(err.Error(), "lease time "+d.String()) {
 				t.Errorf("lease time %v: %v", d, err)
 			}
@@ -144,7 +144,7 @@ func TestA04_ExtremeTimesWorkOrAreRefused(t *testing.T) {
 func TestA05_InnerUnlockNeverRaisesTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c, other := warmClient(t, v.Client()), warmClient(t, v.Client())
-		m := c.NewMutex("order", WithLeaseTime(10*time.Second))
+		m := newTestMutex(c, "order", WithLeaseTime(10*time.Second))
 		outer := mustLock(t, m)
 		ctx := outer.Context(context.Background())
 		var inner []*Lease
@@ -163,7 +163,7 @@ func TestA05_InnerUnlockNeverRaisesTheLease(t *testing.T) {
 				t.Errorf("TTL %v after %d inner unlocks, want %v", ttl, i+1, want)
 			}
 		}
-		_, err := other.NewMutex("order").TryLock(context.Background(), 0)
+		_, err := newTestMutex(other, "order").TryLock(context.Background(), 0)
 		mustErr(t, "another client while the outer hold lasts", err, ErrNotAcquired)
 		mustUnlock(t, outer)
 		checkNextEnters(t, m)
@@ -174,7 +174,7 @@ func TestA05_InnerUnlockNeverRaisesTheLease(t *testing.T) {
 func TestA06_WatchdogAfterALeaseIsRenewed(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c := warmClient(t, v.Client())
-		m := c.NewMutex("order")
+		m := newTestMutex(c, "order")
 		mustUnlock(t, mustLock(t, m, WithLeaseTime(2*time.Second)))
 
 		lease := mustLock(t, m)
@@ -198,12 +198,12 @@ func TestA06_WatchdogAfterALeaseIsRenewed(t *testing.T) {
 func TestA46_UnlockOfAnExpiredLockIsAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		a, b := warmClient(t, v.Client()), warmClient(t, v.Client())
-		lease := mustLock(t, a.NewMutex("order"), WithLeaseTime(time.Second))
+		lease := mustLock(t, newTestMutex(a, "order"), WithLeaseTime(time.Second))
 		time.Sleep(2 * time.Second)
 		if v.Mini().Exists("order") {
 			t.Fatal("the key outlived its lease")
 		}
-		next := mustLock(t, b.NewMutex("order"))
+		next := mustLock(t, newTestMutex(b, "order"))
 		mustErr(t, "Unlock", lease.Unlock(context.Background()), ErrLost)
 		mustErr(t, "Unlock again", lease.Unlock(context.Background()), ErrNotHeld)
 		time.Sleep(time.Minute)
@@ -211,7 +211,7 @@ func TestA46_UnlockOfAnExpiredLockIsAnError(t *testing.T) {
 			t.Errorf("the next holder: %v", err)
 		}
 		mustUnlock(t, next)
-		checkNextEnters(t, a.NewMutex("order"))
+		checkNextEnters(t, newTestMutex(a, "order"))
 		checkBubbleEmpty(t, v, a, b)
 	})
 }

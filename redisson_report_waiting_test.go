@@ -20,14 +20,14 @@ func TestA23_NoHandOverIsLost(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				wire := redistest.NewWire()
 				a, b := warmClient(t, v.Client()), warmClient(t, v.Client(wire.Options()))
-				lease := mustLock(t, a.NewMutex("order"))
+				lease := mustLock(t, newTestMutex(a, "order"))
 				// The release runs before the SUBSCRIBE does, so its message
 				// reaches nobody.
 				heard := wire.OnPush(func(string, string) bool { return true }, false)
 				asked := wire.On(redistest.Is("SUBSCRIBE"), redistest.All(
 					redistest.Call(func() { mustUnlock(t, lease) }), redistest.Delay(late)))
 				start := time.Now()
-				next := mustLock(t, b.NewMutex("order"))
+				next := mustLock(t, newTestMutex(b, "order"))
 				if took := time.Since(start); took != late {
 					t.Errorf("the waiter entered after %v, want at the confirmation after %v", took, late)
 				}
@@ -54,7 +54,7 @@ func TestA23_NoHandOverIsLost(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range waiters {
 			all.Go(func() {
-				m := clients[i%len(clients)].NewMutex("order")
+				m := newTestMutex(clients[i%len(clients)], "order")
 				for range turns {
 					l, err := m.Lock(context.Background())
 					if err != nil {
@@ -123,7 +123,7 @@ func TestA32_WaitEndsInTimeWhenRedisIsDown(t *testing.T) {
 				wire := redistest.NewWire()
 				c := newTestClient(t, v.Client(wire.Options()))
 				wire.Refuse(true)
-				checkWaitsEndInTime(t, c.NewMutex("order"), wait, 0)
+				checkWaitsEndInTime(t, newTestMutex(c, "order"), wait, 0)
 				checkBubbleEmpty(t, v, c)
 			})
 		})
@@ -132,7 +132,7 @@ func TestA32_WaitEndsInTimeWhenRedisIsDown(t *testing.T) {
 				wire := redistest.NewWire()
 				c := newTestClient(t, v.Client(wire.Options()))
 				wire.On(redistest.Any, redistest.LoseRequest).Times(0)
-				checkWaitsEndInTime(t, c.NewMutex("order"), wait, 0)
+				checkWaitsEndInTime(t, newTestMutex(c, "order"), wait, 0)
 				checkBubbleEmpty(t, v, c)
 			})
 		})
@@ -140,13 +140,13 @@ func TestA32_WaitEndsInTimeWhenRedisIsDown(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				c := newTestClient(t, v.Client())
 				v.Freeze()
-				checkWaitsEndInTime(t, c.NewMutex("order"), wait, 0)
+				checkWaitsEndInTime(t, newTestMutex(c, "order"), wait, 0)
 				v.Thaw()
 				time.Sleep(2 * time.Second)
 				if v.Mini().Exists("order") {
 					t.Error("a late grant is left 2 s after the server ran on")
 				}
-				checkNextEnters(t, c.NewMutex("order"))
+				checkNextEnters(t, newTestMutex(c, "order"))
 				checkBubbleEmpty(t, v, c)
 			})
 		})
@@ -156,7 +156,7 @@ func TestA32_WaitEndsInTimeWhenRedisIsDown(t *testing.T) {
 		s := redistest.Start(t)
 		c := newTestClient(t, s.Client())
 		s.Kill()
-		checkWaitsEndInTime(t, c.NewMutex("order"), 700*time.Millisecond, 50*time.Millisecond)
+		checkWaitsEndInTime(t, newTestMutex(c, "order"), 700*time.Millisecond, 50*time.Millisecond)
 		if err := c.Close(); err != nil {
 			t.Errorf("Close: %v", err)
 		}
@@ -169,8 +169,8 @@ func TestA42_HandOversRecoverAfterARestart(t *testing.T) {
 			redistest.NoLeaks(t)
 			s := redistest.Start(t)
 			a, b := newTestClient(t, s.Client()), newTestClient(t, s.Client())
-			lease := mustLock(t, a.NewMutex("order"))
-			waiting := goLock(func() (*Lease, error) { return b.NewMutex("order").Lock(context.Background()) })
+			lease := mustLock(t, newTestMutex(a, "order"))
+			waiting := goLock(func() (*Lease, error) { return newTestMutex(b, "order").Lock(context.Background()) })
 			eventually(t, 2*time.Second, "the waiter has subscribed", func() bool {
 				n, err := s.Do("PUBSUB", "CHANNELS")
 				topics, ok := n.([]any)
@@ -199,7 +199,7 @@ func TestA42_HandOversRecoverAfterARestart(t *testing.T) {
 			<-time.After(2*time.Second - time.Since(recovered))
 			lease = waiting.lease
 			for i := range 100 {
-				m := []*Client{a, b}[i%2].NewMutex("order")
+				m := newTestMutex([]*Client{a, b}[i%2], "order")
 				next := goLock(func() (*Lease, error) { return m.Lock(context.Background()) })
 				<-time.After(time.Millisecond)
 				freed := time.Now()
@@ -230,7 +230,7 @@ func TestA44_ShortTriesEndWithKnownErrors(t *testing.T) {
 	const workers = 8
 	for i := range workers {
 		all.Go(func() {
-			m := []*Client{a, b}[i%2].NewMutex("order")
+			m := newTestMutex([]*Client{a, b}[i%2], "order")
 			for range rounds / workers {
 				l, err := m.TryLock(context.Background(), time.Millisecond+rand.N(19*time.Millisecond))
 				switch {
@@ -256,14 +256,14 @@ func TestA44_ShortTriesEndWithKnownErrors(t *testing.T) {
 		t.Errorf("%d won, %d busy, %d without an answer in time", won.Load(), busy.Load(), late.Load())
 	}
 	eventually(t, time.Second, "no key is left", func() bool { return serverKeys(t, s) == 0 })
-	checkNextEnters(t, a.NewMutex("order"))
+	checkNextEnters(t, newTestMutex(a, "order"))
 	checkServerEmpty(t, s, a, b)
 }
 
 func TestA52_TheLeaseIsTheOwner(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c := warmClient(t, v.Client())
-		m := c.NewMutex("order")
+		m := newTestMutex(c, "order")
 
 		// Two tasks take turns on one goroutine: neither is inside with the other.
 		first := mustLock(t, m)
@@ -300,8 +300,8 @@ func TestC02_KeyWithoutTTLIsHeldBySomeone(t *testing.T) {
 	for _, poll := range []bool{false, true} {
 		inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 			c := warmClient(t, v.Client())
-			m := c.NewMutex("order")
-			v.Mini().HSet("order", "somebody:1", "1")
+			m := newTestMutex(c, "order")
+			virtualTake(v, "order", 0)
 
 			_, err := m.TryLock(context.Background(), 0)
 			mustErr(t, "TryLock(0)", err, ErrNotAcquired)
@@ -311,7 +311,7 @@ func TestC02_KeyWithoutTTLIsHeldBySomeone(t *testing.T) {
 			}
 			_, err = m.TryLock(context.Background(), time.Minute)
 			mustErr(t, "TryLock(1m)", err, ErrNotAcquired)
-			if owner := fieldOf(t, v, "order"); owner != "somebody:1" || v.Mini().TTL("order") != 0 {
+			if owner := fieldOf(t, v, "order"); owner != "stranger:1" || v.Mini().TTL("order") != 0 {
 				t.Fatalf("the key was touched: owner %q, TTL %v", owner, v.Mini().TTL("order"))
 			}
 
@@ -320,7 +320,7 @@ func TestC02_KeyWithoutTTLIsHeldBySomeone(t *testing.T) {
 			v.Mini().Del("order")
 			bound := defaultMaxPollInterval * 11 / 10
 			if !poll {
-				v.Mini().Publish(c.channelOf("order"), "0")
+				v.Mini().Publish(channelOfTest("order"), "0")
 				bound = 0
 			}
 			waiting.wait(t)
@@ -334,9 +334,4 @@ func TestC02_KeyWithoutTTLIsHeldBySomeone(t *testing.T) {
 			checkBubbleEmpty(t, v, c)
 		})
 	}
-}
-
-// channelOf is where releases of the lock are told.
-func (c *Client) channelOf(name string) string {
-	return c.NewMutex(name).keys.channel
 }

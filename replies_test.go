@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -422,12 +421,12 @@ func TestReleaseScriptFreesForAUserWhoMayNotPublish(t *testing.T) {
 			rdb := b.user(rules...)
 			b.hash("a", scriptLease, me)
 			b.hash("b", scriptLease, me)
-			ka, _ := newLockKeys("a", nil)
-			kb, _ := newLockKeys("b", nil)
-			reply, err := b.run(rdb, releaseHash([]ownedKey{{keys: ka, owner: me}, {keys: kb, owner: me}}))
+			ka, _ := newLockKeys(hashKind{}, "a", nil)
+			kb, _ := newLockKeys(hashKind{}, "b", nil)
+			reply, err := b.run(rdb, releaseAll(releaseScript, []ownedKey{ownedBy(ka, me, 0), ownedBy(kb, me, 0)}))
 			b.answers(reply, err, []any{1, -1, 1, -1})
-			if freed, err := readRelease(reply, 2); err != nil || !reflect.DeepEqual(freed, []bool{true, true}) {
-				t.Errorf("%v: read as %v, %v", rules, freed, err)
+			if got, err := readRelease(integers(reply), 2); err != nil || !got.mine(0) || !got.mine(1) || got.told(0) != 0 || got.told(1) != 0 {
+				t.Errorf("%v: read as %v, %v", rules, got, err)
 			}
 			b.only()
 		}
@@ -441,13 +440,14 @@ func TestScriptsReleaseAndRenewWhenMemoryIsFull(t *testing.T) {
 		b.hash("b", scriptLease, me)
 		b.hash("c", scriptLease, earlier)
 		s.Config("maxmemory", "1")
-		if _, err := b.run(b.rdb, acquireHash(ownedKey{lockKeys{key: "free"}, me, scriptLease}, nil)); !redis.HasErrorPrefix(err, "OOM") {
+		free := ownedBy(lockKeys{key: "free"}, me, scriptLease)
+		if _, err := b.run(b.rdb, acquireHash(&free, nil)); !redis.HasErrorPrefix(err, "OOM") {
 			t.Errorf("acquire: %v, want OOM", err)
 		}
-		reply, err := b.run(b.rdb, renewHash([]ownedKey{{lockKeys{key: "a"}, me, time.Minute}}))
+		reply, err := b.run(b.rdb, renewAll(renewScript, []ownedKey{ownedBy(lockKeys{key: "a"}, me, time.Minute)}))
 		b.answers(reply, err, []any{1})
 		b.holds("a", time.Minute, me)
-		reply, err = b.run(b.rdb, releaseHash([]ownedKey{{keys: lockKeys{key: "a"}, owner: me}, {keys: lockKeys{key: "b"}, owner: me}}))
+		reply, err = b.run(b.rdb, releaseAll(releaseScript, []ownedKey{ownedBy(lockKeys{key: "a"}, me, 0), ownedBy(lockKeys{key: "b"}, me, 0)}))
 		b.answers(reply, err, []any{1, 0, 1, 0})
 		b.only("c")
 	})
@@ -457,7 +457,7 @@ func TestReleaseScriptPassesOtherErrorsOn(t *testing.T) {
 	redistest.OnEachFamily(t, func(t *testing.T, s *redistest.Server) {
 		b := scriptBench{t, s.Client(), nil, s}
 		b.hash("a", scriptLease, me)
-		reply, err := b.run(b.user("-hdel"), releaseHash([]ownedKey{{keys: lockKeys{key: "a"}, owner: me}}))
+		reply, err := b.run(b.user("-hdel"), releaseAll(releaseScript, []ownedKey{ownedBy(lockKeys{key: "a"}, me, 0)}))
 		if err == nil || !strings.HasPrefix(err.Error(), "ERR ") {
 			t.Errorf("without the right to HDEL: %v, %v", reply, err)
 		}
@@ -467,7 +467,7 @@ func TestReleaseScriptPassesOtherErrorsOn(t *testing.T) {
 		if _, err := s.Do("REPLICAOF", "127.0.0.1", "1"); err != nil {
 			t.Fatal(err)
 		}
-		reply, err = b.run(b.rdb, releaseHash([]ownedKey{{keys: lockKeys{key: "a"}, owner: me}}))
+		reply, err = b.run(b.rdb, releaseAll(releaseScript, []ownedKey{ownedBy(lockKeys{key: "a"}, me, 0)}))
 		if fate, _ := judge(err); fate != later || !redis.HasErrorPrefix(err, "READONLY") {
 			t.Errorf("on a replica: %v, %v, judged as %v", reply, err, fate)
 		}

@@ -42,9 +42,31 @@ func (b scriptBench) do(args ...any) any {
 
 // run runs the source of a script for a client.
 func (b scriptBench) run(rdb *redis.Client, c call) (any, error) {
-	cmd := c.command(context.Background(), true)
-	err := rdb.Process(context.Background(), cmd)
-	return cmd.Val(), err
+	var w wire
+	w.fill(context.Background(), &c, true)
+	// Read as it comes, not as integers.
+	return rdb.Do(context.Background(), w.cmds[0].Args()...).Result()
+}
+
+// ownedBy is a lock as a script acts on it for an owner.
+func ownedBy(k lockKeys, name string, lease time.Duration) ownedKey {
+	k.keyArg, k.channelArg = k.key, k.channel
+	return ownedKey{keys: &k, owner: name, lease: lease, leaseArg: leaseArg(lease)}
+}
+
+// integers is a reply as the library takes it from a script of integers: nil when
+// it is anything else.
+func integers(reply any) []int64 {
+	list, _ := reply.([]any)
+	ints := make([]int64, len(list))
+	for i, r := range list {
+		n, ok := r.(int64)
+		if !ok {
+			return nil
+		}
+		ints[i] = n
+	}
+	return ints
 }
 
 // hash makes a hash with these fields, each of value 1, and a TTL unless it is 0.
@@ -142,7 +164,7 @@ func runScriptCases(t *testing.T, cases []scriptCase) {
 	onScriptServers(t, func(t *testing.T, b scriptBench) {
 		for _, c := range cases {
 			b.do("FLUSHALL")
-			k, err := newLockKeys(c.name, nil)
+			k, err := newLockKeys(hashKind{}, c.name, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -199,8 +221,11 @@ const (
 )
 
 func TestAcquireScriptOnEveryBranch(t *testing.T) {
-	acquire := func(before ...string) func(lockKeys) call {
-		return func(k lockKeys) call { return acquireHash(ownedKey{k, me, scriptLease}, before) }
+	acquire := func(before ...owner) func(lockKeys) call {
+		return func(k lockKeys) call {
+			o := ownedBy(k, me, scriptLease)
+			return acquireHash(&o, before)
+		}
 	}
 	untouched := func(b scriptBench, key string) {
 		b.holds(key, time.Minute, stranger)
@@ -267,7 +292,7 @@ func TestAcquireScriptRefusesBadLeasesBeforeItWrites(t *testing.T) {
 		for _, lease := range []string{
 			"0", "-1", "0.5", "1.5", "", "x", "30s", "nan", "inf", "-inf", "1e400", "1e17", "9223372036854775808",
 		} {
-			_, err := b.run(b.rdb, call{acquireScript, []string{"k"}, []any{lease, me, earlier}})
+			_, err := b.run(b.rdb, call{script: acquireScript, nkeys: 1, long: []any{"k", lease, me, earlier}})
 			if err == nil || !strings.Contains(err.Error(), "lease out of range") {
 				t.Errorf("lease %q: %v", lease, err)
 			}
@@ -280,7 +305,7 @@ func TestAcquireScriptNeverLeavesAKeyWithoutTTL(t *testing.T) {
 	onScriptServers(t, func(t *testing.T, b scriptBench) {
 		for _, lease := range []string{"1e4", " 20000 ", "0x7530", "30000.0", "+30000"} {
 			b.do("FLUSHALL")
-			reply, err := b.run(b.rdb, call{acquireScript, []string{"k"}, []any{lease, me}})
+			reply, err := b.run(b.rdb, call{script: acquireScript, nkeys: 1, long: []any{"k", lease, me}})
 			if ttl := b.do("PTTL", "k").(int64); ttl == -1 {
 				t.Errorf("lease %q: reply %v, %v, and a key without TTL", lease, reply, err)
 			}
@@ -290,7 +315,7 @@ func TestAcquireScriptNeverLeavesAKeyWithoutTTL(t *testing.T) {
 
 func TestRenewScriptOnEveryBranch(t *testing.T) {
 	renew := func(lease time.Duration) func(lockKeys) call {
-		return func(k lockKeys) call { return renewHash([]ownedKey{{k, me, lease}}) }
+		return func(k lockKeys) call { return renewAll(renewScript, []ownedKey{ownedBy(k, me, lease)}) }
 	}
 	stays := func(ttl time.Duration, fields ...string) func(b scriptBench, key string) {
 		return func(b scriptBench, key string) {
@@ -320,12 +345,12 @@ func TestRenewScriptOnEveryBranch(t *testing.T) {
 			name: "wrong type beside good ones", want: []any{1, 0, 1, 0, 1},
 			call: func(k lockKeys) call {
 				gone, good, looked := lockKeys{key: "gone"}, lockKeys{key: "good"}, lockKeys{key: "looked"}
-				return renewHash([]ownedKey{
-					{good, me, time.Minute},
-					{k, me, time.Minute},
-					{looked, stranger, 0},
-					{gone, me, time.Minute},
-					{good, me, scriptLease},
+				return renewAll(renewScript, []ownedKey{
+					ownedBy(good, me, time.Minute),
+					ownedBy(k, me, time.Minute),
+					ownedBy(looked, stranger, 0),
+					ownedBy(gone, me, time.Minute),
+					ownedBy(good, me, scriptLease),
 				})
 			},
 			setup: func(b scriptBench, key string) {
@@ -357,20 +382,20 @@ func TestRenewScriptSaysUnseenOfWhatItMayNotLookAt(t *testing.T) {
 		} else {
 			rdb = b.user("-hexists")
 		}
-		reply, err := b.run(rdb, renewHash([]ownedKey{{lockKeys{key: "a"}, me, time.Minute}}))
+		reply, err := b.run(rdb, renewAll(renewScript, []ownedKey{ownedBy(lockKeys{key: "a"}, me, time.Minute)}))
 		b.answers(reply, err, []any{-1})
 		if b.mini != nil {
 			b.mini.Mini().Server().SetPreHook(nil)
 		}
 		b.holds("a", scriptLease, me)
-		if v, err := readRenew(reply, 1); err != nil || v[0] != unseen {
+		if v, err := readRenew(integers(reply), 1); err != nil || v[0] != unseen {
 			t.Errorf("read as %v, %v", v, err)
 		}
 	})
 }
 
 func TestReleaseScriptOnEveryBranch(t *testing.T) {
-	release := func(k lockKeys) call { return releaseHash([]ownedKey{{keys: k, owner: me}}) }
+	release := func(k lockKeys) call { return releaseAll(releaseScript, []ownedKey{ownedBy(k, me, 0)}) }
 	free := func(b scriptBench, _ string) { b.only() }
 	runScriptCases(t, []scriptCase{
 		{
@@ -395,11 +420,11 @@ func TestReleaseScriptOnEveryBranch(t *testing.T) {
 		{
 			name: "wrong type beside good ones", want: []any{1, 0, 0, 0, 0, 0, 1, 0},
 			call: func(k lockKeys) call {
-				return releaseHash([]ownedKey{
-					{keys: lockKeys{key: "a"}, owner: me},
-					{keys: k, owner: me},
-					{keys: lockKeys{key: "gone"}, owner: me},
-					{keys: lockKeys{key: "b"}, owner: me},
+				return releaseAll(releaseScript, []ownedKey{
+					ownedBy(lockKeys{key: "a"}, me, 0),
+					ownedBy(k, me, 0),
+					ownedBy(lockKeys{key: "gone"}, me, 0),
+					ownedBy(lockKeys{key: "b"}, me, 0),
 				})
 			},
 			setup: func(b scriptBench, key string) {
@@ -414,7 +439,7 @@ func TestReleaseScriptOnEveryBranch(t *testing.T) {
 
 func TestReleaseScriptTellsEverySubscriberOfThatChannelZero(t *testing.T) {
 	onScriptServers(t, func(t *testing.T, b scriptBench) {
-		k, err := newLockKeys("order:1", nil)
+		k, err := newLockKeys(hashKind{}, "order:1", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -424,11 +449,11 @@ func TestReleaseScriptTellsEverySubscriberOfThatChannelZero(t *testing.T) {
 
 		for _, owner := range []string{stranger, me} {
 			b.hash(k.key, scriptLease, stranger)
-			reply, err := b.run(b.rdb, releaseHash([]ownedKey{{keys: k, owner: me}}))
+			reply, err := b.run(b.rdb, releaseAll(releaseScript, []ownedKey{ownedBy(k, me, 0)}))
 			b.answers(reply, err, []any{0, 0}) // says nothing
 			b.do("DEL", k.key)
 			b.hash(k.key, scriptLease, owner)
-			reply, err = b.run(b.rdb, releaseHash([]ownedKey{{keys: k, owner: owner}}))
+			reply, err = b.run(b.rdb, releaseAll(releaseScript, []ownedKey{ownedBy(k, owner, 0)}))
 			b.answers(reply, err, []any{1, 2})
 			for _, next := range []func() string{first, second} {
 				if got := next(); got != channel+" 0" {
@@ -445,23 +470,23 @@ func TestReleaseScriptTellsEverySubscriberOfThatChannelZero(t *testing.T) {
 }
 
 func TestInfoScriptOnEveryBranch(t *testing.T) {
-	info := func(k lockKeys) call { return infoHash(k) }
+	info := func(k lockKeys) call { k.keyArg = k.key; return infoHash(&k) }
 	has := func(ttl time.Duration, fields ...string) func(b scriptBench, key string) {
 		return func(b scriptBench, key string) { b.hash(key, ttl, fields...) }
 	}
 	nothing := func(scriptBench, string) {}
 	runScriptCases(t, []scriptCase{
-		{name: "free", call: info, want: []any{0, -2, "", "0"}, after: func(b scriptBench, _ string) { b.only() }},
-		{name: "one owner", call: info, want: []any{1, scriptLease, me, "1"}, setup: has(scriptLease, me), after: nothing},
+		{name: "free", call: info, want: []any{0, -2, "", "0", ""}, after: func(b scriptBench, _ string) { b.only() }},
+		{name: "one owner", call: info, want: []any{1, scriptLease, me, "1", ""}, setup: has(scriptLease, me), after: nothing},
 		{
-			name: "a Redisson owner who entered thrice", call: info, want: []any{1, scriptLease, stranger, "3"}, after: nothing,
+			name: "a Redisson owner who entered thrice", call: info, want: []any{1, scriptLease, stranger, "3", ""}, after: nothing,
 			setup: func(b scriptBench, key string) {
 				b.do("HSET", key, stranger, "3")
 				b.do("PEXPIRE", key, scriptLease.Milliseconds())
 			},
 		},
-		{name: "many fields", call: info, want: []any{2, scriptLease, "", "0"}, setup: has(scriptLease, me, stranger), after: nothing},
-		{name: "no TTL", call: info, want: []any{1, -1, me, "1"}, setup: has(0, me), after: nothing},
+		{name: "many fields", call: info, want: []any{2, scriptLease, "", "0", ""}, setup: has(scriptLease, me, stranger), after: nothing},
+		{name: "no TTL", call: info, want: []any{1, -1, me, "1", ""}, setup: has(0, me), after: nothing},
 		{
 			name: "wrong type", call: info, fails: "WRONGTYPE", after: stillText,
 			setup: func(b scriptBench, key string) { b.do("SET", key, "x") },

@@ -37,7 +37,7 @@ func TestVirtualFirstLookAfterAnHourOfSuspendSaysLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				c, slept := virtualBooted(t, v.Client())
-				l := mustLock(t, c.NewMutex("job"))
+				l := mustLock(t, newTestMutex(c, "job"))
 				ctx := l.Context(context.Background())
 				child, cancel := context.WithTimeout(ctx, time.Hour)
 				defer cancel()
@@ -65,14 +65,14 @@ func TestVirtualFirstLookAfterAnHourOfSuspendSaysLost(t *testing.T) {
 }
 
 func virtualReenterError(l *Lease, ctx context.Context) error {
-	_, err := l.hold.burst.gate.c.NewMutex(l.Name()).TryLock(ctx, 0)
+	_, err := newTestMutex(l.hold.burst.gate.c, l.Name()).TryLock(ctx, 0)
 	return err
 }
 
 func TestVirtualDerivedContextsLearnOfASuspendByTimer(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c, slept := virtualBooted(t, v.Client())
-		l := mustLock(t, c.NewMutex("job"))
+		l := mustLock(t, newTestMutex(c, "job"))
 		child, cancel := context.WithCancel(l.Context(context.Background()))
 		defer cancel()
 		start := time.Now()
@@ -92,7 +92,7 @@ func TestVirtualDerivedContextsLearnOfASuspendByTimer(t *testing.T) {
 func TestVirtualShortSuspendMovesTheEndOfTrust(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c, slept := virtualBooted(t, v.Client())
-		l := mustLock(t, c.NewMutex("job"), WithLeaseTime(30*time.Second))
+		l := mustLock(t, newTestMutex(c, "job"), WithLeaseTime(30*time.Second))
 		start := time.Now()
 		virtualUntil(start, 5*time.Second)
 		slept.Store(int64(4 * time.Second))
@@ -109,7 +109,7 @@ func TestVirtualBootClockThatJittersChangesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c, slept := virtualBooted(t, v.Client())
 		start := time.Now()
-		l := mustLock(t, c.NewMutex("job"), WithLeaseTime(30*time.Second))
+		l := mustLock(t, newTestMutex(c, "job"), WithLeaseTime(30*time.Second))
 		for i := range 1000 {
 			virtualUntil(start, time.Duration(i)*20*time.Millisecond)
 			slept.Store(int64(time.Duration(i%10) * 100 * time.Microsecond))
@@ -130,14 +130,14 @@ func TestVirtualLockGrantedBeforeASuspendAndReturnedAfterItIsNoLock(t *testing.T
 		w := redistest.NewWire()
 		c, slept := virtualBooted(t, v.Client(w.Options()))
 		suspend := redistest.All(redistest.DelayReply(5*time.Millisecond), redistest.CallReply(func() { slept.Add(int64(time.Hour)) }))
-		w.On(redistest.Runs(acquireSource), suspend)
-		_, err := c.NewMutex("job").TryLock(context.Background(), 0)
+		w.On(acquires(), suspend)
+		_, err := newTestMutex(c, "job").TryLock(context.Background(), 0)
 		virtualWantErr(t, "one attempt", err, nil, ErrNotAcquired)
 		if err == nil || !IsUnavailable(err) {
 			t.Errorf("one attempt: %v, want an error that says the grant came too late", err)
 		}
-		w.On(redistest.Runs(acquireSource), suspend)
-		l, err := c.NewMutex("job").TryLock(context.Background(), time.Second)
+		w.On(acquires(), suspend)
+		l, err := newTestMutex(c, "job").TryLock(context.Background(), time.Second)
 		if err != nil {
 			t.Fatalf("with time to try again: %v", err)
 		}

@@ -11,16 +11,17 @@ import (
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 )
 
-// virtualCollect runs the collector until it has noticed that h's Lease is
-// unreachable, and reports whether it did. No virtual time passes.
+// virtualCollect runs the collector until the Lease of h is gone, and reports
+// whether it is. Before the watchdog's first look it cannot be. No virtual time
+// passes.
 func virtualCollect(h *hold, most int) bool {
 	for range most {
 		runtime.GC()
-		if h.forgotten.Load() {
+		h.burst.gate.mu.Lock()
+		gone := h.lease == nil && h.seen.Value() == nil
+		h.burst.gate.mu.Unlock()
+		if gone {
 			return true
-		}
-		for range 100 {
-			runtime.Gosched() // the cleanup runs on a goroutine of the runtime's
 		}
 	}
 	return false
@@ -39,12 +40,13 @@ func TestVirtualForgottenLeaseIsNoLongerRenewedAndLogged(t *testing.T) {
 		log, logs := observed()
 		c := virtualClient(t, v, log)
 		start := time.Now()
-		h, _ := virtualForget(t, c.NewMutex("job"), func(l *Lease) any { _ = l.Err(); return nil })
+		h, kept := virtualForget(t, newTestMutex(c, "job"), func(l *Lease) any { _ = l.Err(); return l })
 		virtualUntil(start, 25*time.Second)
+		runtime.KeepAlive(kept)
 		if !virtualCollect(h, 1000) {
 			t.Fatal("the collector did not notice")
 		}
-		renewed := v.CountIf(redistest.Runs(renewSource))
+		renewed := v.CountIf(renews())
 		if renewed != 2 {
 			t.Errorf("%d renewals in 25 s, want 2", renewed)
 		}
@@ -52,7 +54,7 @@ func TestVirtualForgottenLeaseIsNoLongerRenewedAndLogged(t *testing.T) {
 		if len(c.Held()) != 0 {
 			t.Errorf("Held lists %v after the next due time", c.Held())
 		}
-		if n := v.CountIf(redistest.Runs(renewSource)); n != renewed {
+		if n := v.CountIf(renews()); n != renewed {
 			t.Errorf("%d renewals after it was forgotten", n-renewed)
 		}
 		got := virtualWarnings(logs, "dropped without Unlock")
@@ -67,10 +69,10 @@ func TestVirtualForgottenLeaseIsNoLongerRenewedAndLogged(t *testing.T) {
 		}
 		// Nothing was released under work that may go on; the key runs out.
 		virtualUntil(start, 50*time.Second-time.Millisecond)
-		if !v.Mini().Exists("job") || v.CountIf(redistest.Runs(releaseSource)) != 0 {
+		if !v.Mini().Exists("job") || v.CountIf(releases()) != 0 {
 			t.Error("the key was released before its end")
 		}
-		l, err := c.NewMutex("job").TryLock(context.Background(), time.Minute)
+		l, err := newTestMutex(c, "job").TryLock(context.Background(), time.Minute)
 		if err != nil {
 			t.Fatalf("the next holder: %v", err)
 		}
@@ -78,6 +80,34 @@ func TestVirtualForgottenLeaseIsNoLongerRenewedAndLogged(t *testing.T) {
 			t.Errorf("the next holder entered at %v, want right after 50 s", at)
 		}
 		mustUnlock(t, l)
+	})
+}
+
+func TestVirtualLeaseForgottenAtOnceIsFoundAtTheSecondLook(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		log, logs := observed()
+		c := virtualClient(t, v, log)
+		start := time.Now()
+		h, _ := virtualForget(t, newTestMutex(c, "job"), func(*Lease) any { return nil })
+		if virtualCollect(h, 3) {
+			t.Error("gone before the watchdog has looked")
+		}
+		virtualUntil(start, 10*time.Second)
+		if !virtualCollect(h, 1000) {
+			t.Fatal("the collector did not notice")
+		}
+		virtualUntil(start, 20*time.Second-time.Millisecond)
+		if len(c.Held()) != 1 {
+			t.Error("it ended before the second look")
+		}
+		virtualUntil(start, 20*time.Second)
+		if len(c.Held()) != 0 || len(virtualWarnings(logs, "dropped without Unlock")) != 1 {
+			t.Errorf("after the second look Held lists %v, logged %v", c.Held(), logs.All())
+		}
+		virtualUntil(start, time.Minute)
+		if n := v.CountIf(renews()); n != 1 {
+			t.Errorf("%d renewals, want the one of the first look", n)
+		}
 	})
 }
 
@@ -106,12 +136,14 @@ func TestVirtualWhatIsKeptKeepsTheLease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				c := virtualClient(t, v)
-				h, kept := virtualForget(t, c.NewMutex("job"), keep)
-				if virtualCollect(h, 20) {
-					t.Error("the lease was collected")
+				h, kept := virtualForget(t, newTestMutex(c, "job"), keep)
+				for range 6 {
+					time.Sleep(10 * time.Second)
+					synctest.Wait()
+					if virtualCollect(h, 3) {
+						t.Error("the lease was collected")
+					}
 				}
-				time.Sleep(time.Minute)
-				synctest.Wait()
 				if err := h.burst.gate.check(h); err != nil || v.Mini().TTL("job") < 20*time.Second {
 					t.Errorf("%v, TTL %v", err, v.Mini().TTL("job"))
 				}
@@ -124,9 +156,11 @@ func TestVirtualWhatIsKeptKeepsTheLease(t *testing.T) {
 func TestVirtualForgottenHandleLeavesTheOthersOfItsBurst(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c := virtualClient(t, v)
-		m := c.NewMutex("job")
+		m := newTestMutex(c, "job")
 		outer := mustLock(t, m)
 		h := func() *hold { return virtualReenter(t, m, outer).hold }()
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
 		if !virtualCollect(h, 1000) {
 			t.Fatal("the collector did not notice")
 		}
@@ -147,14 +181,21 @@ func TestVirtualUnlockedLeaseIsNotReportedAsForgotten(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		log, logs := observed()
 		c := virtualClient(t, v, log)
-		h, _ := virtualForget(t, c.NewMutex("job"), func(l *Lease) any { mustUnlock(t, l); return nil })
-		if !virtualCollect(h, 1000) {
-			t.Fatal("the collector did not notice")
-		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if logs.Len() != 0 {
-			t.Errorf("logged %v", logs.All())
+		for _, after := range []time.Duration{0, 15 * time.Second} { // before and after the watchdog's first look
+			h, _ := virtualForget(t, newTestMutex(c, "job"), func(l *Lease) any {
+				_ = l.Err()
+				time.Sleep(after)
+				mustUnlock(t, l)
+				return nil
+			})
+			if !virtualCollect(h, 1000) {
+				t.Fatal("the collector did not notice")
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if logs.Len() != 0 {
+				t.Errorf("logged %v", logs.All())
+			}
 		}
 	})
 }
@@ -162,7 +203,7 @@ func TestVirtualUnlockedLeaseIsNotReportedAsForgotten(t *testing.T) {
 func TestVirtualPlaceIsTheCallersWhicheverCallTookTheLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c := virtualClient(t, v)
-		m := c.NewMutex("job")
+		m := newTestMutex(c, "job")
 		here := func(what string) {
 			t.Helper()
 			held := c.Held()

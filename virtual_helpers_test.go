@@ -16,7 +16,7 @@ import (
 func virtualClient(t testing.TB, v *redistest.Virtual, opts ...Option) *Client {
 	t.Helper()
 	virtualLoad(t, v)
-	return newTestClient(t, v.Client(), opts...)
+	return knowServer(newTestClient(t, v.Client(), opts...), true)
 }
 
 // virtualWired is virtualClient with a wire in between.
@@ -24,7 +24,7 @@ func virtualWired(t testing.TB, v *redistest.Virtual, opts ...Option) (*Client, 
 	t.Helper()
 	virtualLoad(t, v)
 	w := redistest.NewWire()
-	return newTestClient(t, v.Client(w.Options()), opts...), w
+	return knowServer(newTestClient(t, v.Client(w.Options()), opts...), true), w
 }
 
 // virtualLoad gives the server the scripts and empties its list of commands.
@@ -32,7 +32,7 @@ func virtualLoad(t testing.TB, v *redistest.Virtual) {
 	t.Helper()
 	raw := v.Client()
 	defer raw.Close()
-	for _, source := range []string{acquireSource, renewSource, releaseSource, infoSource} {
+	for _, source := range sourcesOfTest() {
 		if err := raw.ScriptLoad(context.Background(), source).Err(); err != nil {
 			t.Fatalf("SCRIPT LOAD: %v", err)
 		}
@@ -59,7 +59,11 @@ func virtualUntil(start time.Time, d time.Duration) {
 
 // virtualTake gives the lock to a stranger for ttl; 0 is without end.
 func virtualTake(v *redistest.Virtual, key string, ttl time.Duration) {
-	v.Mini().HSet(key, "stranger:1", "1")
+	if kindOfTest() == "setnx" {
+		_ = v.Mini().Set(key, "stranger:1")
+	} else {
+		v.Mini().HSet(key, "stranger:1", "1")
+	}
 	if ttl > 0 {
 		v.Mini().SetTTL(key, ttl)
 	}

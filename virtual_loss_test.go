@@ -85,7 +85,7 @@ func virtualTell(t *testing.T, v *redistest.Virtual, l *Lease) virtualTold {
 	go func() {
 		<-ctx.Done()
 		at := time.Now()
-		if v.Mini().HGet("job", owner) == "" || v.Mini().TTL("job") <= 0 {
+		if fieldOf(t, v, "job") != owner || v.Mini().TTL("job") <= 0 {
 			t.Errorf("told at %v, when the key was no longer its owner's", at)
 		}
 		virtualWantErr(t, "Err when told", l.Err(), []error{ErrLost})
@@ -131,7 +131,7 @@ func virtualLose(t *testing.T, v *redistest.Virtual, s *virtualLoss) (granted bo
 	c, w := virtualWired(t, v, WithWatchdogTimeout(s.watchdog))
 	rival := newTestClient(t, v.Client())
 	if s.grant > 0 {
-		w.On(redistest.Runs(acquireSource), redistest.DelayReply(s.grant))
+		w.On(acquires(), redistest.DelayReply(s.grant))
 	}
 	opts := []LockOption{WithWatchdog()}
 	if s.lease > 0 {
@@ -140,7 +140,7 @@ func virtualLose(t *testing.T, v *redistest.Virtual, s *virtualLoss) (granted bo
 	if s.maxHold > 0 {
 		opts = append(opts, WithMaxHold(s.maxHold))
 	}
-	m := c.NewMutex("job")
+	m := newTestMutex(c, "job")
 	start := time.Now()
 	l := mustLock(t, m, opts...)
 	told := []virtualTold{virtualTell(t, v, l)}
@@ -158,7 +158,7 @@ func virtualLose(t *testing.T, v *redistest.Virtual, s *virtualLoss) (granted bo
 	waiting, stop := context.WithCancel(context.Background())
 	won := make(chan *Lease, 1)
 	go func() {
-		lease, _ := rival.NewMutex("job").Lock(waiting)
+		lease, _ := newTestMutex(rival, "job").Lock(waiting)
 		won <- lease
 	}()
 	strike := time.AfterFunc(s.moment, func() { s.strike(v, w) })

@@ -17,7 +17,7 @@ func TestVirtualMaxHoldEndsTheLeaseAtItsInstantAndTheKeyWithinTheMargin(t *testi
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				c := virtualClient(t, v)
 				start := time.Now()
-				l := mustLock(t, c.NewMutex("job"), WithMaxHold(hold))
+				l := mustLock(t, newTestMutex(c, "job"), WithMaxHold(hold))
 				ctx := l.Context(context.Background())
 				virtualUntil(start, hold-time.Microsecond)
 				if err := l.Err(); err != nil {
@@ -33,9 +33,9 @@ func TestVirtualMaxHoldEndsTheLeaseAtItsInstantAndTheKeyWithinTheMargin(t *testi
 				if ttl := v.Mini().TTL("job"); ttl > 351*time.Millisecond || ttl <= 0 && hold > 30*time.Second {
 					t.Errorf("the key has %v left, want above 0 and at most 350 ms", ttl)
 				}
-				renewals := v.CountIf(redistest.Runs(renewSource))
+				renewals := v.CountIf(renews())
 				virtualUntil(start, hold+time.Minute)
-				if v.CountIf(redistest.Runs(renewSource)) != renewals {
+				if v.CountIf(renews()) != renewals {
 					t.Error("renewed after the max hold")
 				}
 				virtualWantErr(t, "Unlock", l.Unlock(context.Background()), []error{ErrLost})
@@ -48,7 +48,7 @@ func TestVirtualMaxHoldLeavesAnExplicitLeaseItsOwnEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c := virtualClient(t, v)
 		start := time.Now()
-		l := mustLock(t, c.NewMutex("job"), WithLeaseTime(10*time.Second), WithMaxHold(20*time.Second))
+		l := mustLock(t, newTestMutex(c, "job"), WithLeaseTime(10*time.Second), WithMaxHold(20*time.Second))
 		<-l.Done()
 		if at := time.Since(start); at != 9850*time.Millisecond {
 			t.Errorf("ended at %v, want 9.85s", at)
@@ -60,10 +60,10 @@ func TestVirtualMaxHoldCanBeUndercutByUnlock(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c := virtualClient(t, v)
 		start := time.Now()
-		l := mustLock(t, c.NewMutex("job"), WithMaxHold(time.Minute))
+		l := mustLock(t, newTestMutex(c, "job"), WithMaxHold(time.Minute))
 		virtualUntil(start, 55*time.Second)
 		mustUnlock(t, l)
-		again := mustLock(t, c.NewMutex("job"))
+		again := mustLock(t, newTestMutex(c, "job"))
 		virtualUntil(start, 2*time.Minute)
 		if err := again.Err(); err != nil {
 			t.Errorf("the next hold, without a bound: %v", err)

@@ -175,19 +175,19 @@ func TestVirtualTryLockOutcomes(t *testing.T) {
 			want: virtualOutcome{took: 2500 * time.Millisecond, is: silent, not: []error{ErrNotAcquired}, unavailable: true},
 		},
 		"behind a local holder": {
-			wait: 2 * time.Second, before: func(s scene) { _, _ = s.c.NewMutex("job").Lock(bg) },
+			wait: 2 * time.Second, before: func(s scene) { _, _ = newTestMutex(s.c, "job").Lock(bg) },
 			want: virtualOutcome{took: 2 * time.Second, is: busy, not: []error{context.DeadlineExceeded}, ttl: 27650 * time.Millisecond},
 		},
 		"behind a local holder, one attempt": {
-			before: func(s scene) { _, _ = s.c.NewMutex("job").Lock(bg) },
+			before: func(s scene) { _, _ = newTestMutex(s.c, "job").Lock(bg) },
 			want:   virtualOutcome{is: busy, ttl: 29650 * time.Millisecond},
 		},
 		"behind a local holder, the context's deadline first": {
-			lock: true, deadline: 2 * time.Second, before: func(s scene) { _, _ = s.c.NewMutex("job").Lock(bg) },
+			lock: true, deadline: 2 * time.Second, before: func(s scene) { _, _ = newTestMutex(s.c, "job").Lock(bg) },
 			want: virtualOutcome{took: 2 * time.Second, is: []error{ErrNotAcquired, context.DeadlineExceeded}},
 		},
 		"behind a local holder while Redis hangs": {
-			wait: 2 * time.Second, before: func(s scene) { _, _ = s.c.NewMutex("job").Lock(bg); s.v.Freeze() },
+			wait: 2 * time.Second, before: func(s scene) { _, _ = newTestMutex(s.c, "job").Lock(bg); s.v.Freeze() },
 			want: virtualOutcome{took: 2 * time.Second, is: busy},
 		},
 		"a wait without its unit": {
@@ -207,7 +207,7 @@ func TestVirtualTryLockOutcomes(t *testing.T) {
 				if c.before != nil {
 					c.before(scene{v, w, client, cancel})
 				}
-				m, start := client.NewMutex("job"), time.Now()
+				m, start := newTestMutex(client, "job"), time.Now()
 				var l *Lease
 				var err error
 				if c.lock {
@@ -235,7 +235,7 @@ func TestVirtualWaiterRidesAnOutageOut(t *testing.T) {
 			start := time.Now()
 			time.AfterFunc(5*time.Second, outage.begin)
 			time.AfterFunc(20*time.Second, outage.end)
-			l, err := c.NewMutex("job").Lock(context.Background())
+			l, err := newTestMutex(c, "job").Lock(context.Background())
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -251,11 +251,11 @@ func TestVirtualWaiterRidesAnOutageOut(t *testing.T) {
 func TestVirtualErrorNamesTheLockThatWasWaitedFor(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c := virtualClient(t, v)
-		outer := mustLock(t, c.NewMutex("outer"), WithLeaseTime(10*time.Second))
+		outer := mustLock(t, newTestMutex(c, "outer"), WithLeaseTime(10*time.Second))
 		virtualTake(v, "inner", time.Minute)
 		ctx := outer.Context(context.Background())
 		for _, when := range []string{"while waiting", "before"} {
-			_, err := c.NewMutex("inner").Lock(ctx)
+			_, err := newTestMutex(c, "inner").Lock(ctx)
 			virtualWantErr(t, when, err, []error{context.Canceled, ErrLost}, ErrNotAcquired)
 			var le *LockError
 			if errors.As(err, &le); le == nil || le.Name != "inner" || le.Op != "lock" {
@@ -270,10 +270,10 @@ func TestVirtualTryLockOfZeroSharesOneFreshTry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				c, w := virtualWired(t, v)
-				m := c.NewMutex("job")
+				m := newTestMutex(c, "job")
 				virtualTake(v, "job", time.Hour)
 				if inFlight {
-					w.On(redistest.Runs(acquireSource), redistest.DelayReply(600*time.Millisecond))
+					w.On(acquires(), redistest.DelayReply(600*time.Millisecond))
 				}
 				head := make(chan error, 1)
 				start := time.Now()
@@ -289,7 +289,7 @@ func TestVirtualTryLockOfZeroSharesOneFreshTry(t *testing.T) {
 					virtualUntil(start, 12*time.Second)
 				}
 				w.Reset()
-				w.On(redistest.Runs(acquireSource), redistest.Delay(10*time.Millisecond)).Times(0)
+				w.On(acquires(), redistest.Delay(10*time.Millisecond)).Times(0)
 				var tries sync.WaitGroup
 				for range 20 {
 					tries.Go(func() {
@@ -300,7 +300,7 @@ func TestVirtualTryLockOfZeroSharesOneFreshTry(t *testing.T) {
 				tries.Wait()
 				synctest.Wait()
 				// Without one in flight the first of the 20 starts one, which comes too early for the rest.
-				if n := w.Count(redistest.Runs(acquireSource)); n < 1 || n > 2 {
+				if n := w.Count(acquires()); n < 1 || n > 2 {
 					t.Errorf("20 of them made %d tries, want them to share", n)
 				}
 				w.Clear()
@@ -323,7 +323,7 @@ func TestVirtualTryLockOfZeroSharesOneFreshTry(t *testing.T) {
 func TestVirtualLocalWaiterBehindALocalHolderSendsNothingButItsSubscription(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c := virtualClient(t, v)
-		m := c.NewMutex("job")
+		m := newTestMutex(c, "job")
 		l := mustLock(t, m)
 		synctest.Wait()
 		v.Reset()
@@ -355,9 +355,9 @@ func TestVirtualLocalWaiterBehindALocalHolderSendsNothingButItsSubscription(t *t
 func TestVirtualTryLockOfZeroDoesNotTakeAnOlderAnswerForItsOwn(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c, w := virtualWired(t, v)
-		m := c.NewMutex("job")
+		m := newTestMutex(c, "job")
 		virtualTake(v, "job", time.Hour)
-		w.On(redistest.Runs(acquireSource), redistest.DelayReply(300*time.Millisecond))
+		w.On(acquires(), redistest.DelayReply(300*time.Millisecond))
 		start := time.Now()
 		older := make(chan error, 1)
 		go func() {

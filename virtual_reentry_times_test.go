@@ -13,7 +13,7 @@ import (
 func TestVirtualEachHandleHasItsOwnEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c := virtualClient(t, v)
-		m := c.NewMutex("job")
+		m := newTestMutex(c, "job")
 		start := time.Now()
 		outer := mustLock(t, m)
 		timed := virtualReenter(t, m, outer, WithLeaseTime(5*time.Second))
@@ -50,7 +50,7 @@ func TestVirtualEachHandleHasItsOwnEnd(t *testing.T) {
 func TestVirtualInnerLeaseLongerThanWhatRemainsExtendsFirst(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c := virtualClient(t, v)
-		m := c.NewMutex("job")
+		m := newTestMutex(c, "job")
 		start := time.Now()
 		outer := mustLock(t, m, WithLeaseTime(10*time.Second))
 		virtualUntil(start, 4*time.Second)
@@ -60,7 +60,7 @@ func TestVirtualInnerLeaseLongerThanWhatRemainsExtendsFirst(t *testing.T) {
 			t.Errorf("%d commands for a lease that fits in", n)
 		}
 		inner := virtualReenter(t, m, outer, WithLeaseTime(20*time.Second))
-		if n := len(v.Commands()); n != 1 || v.CountIf(redistest.Runs(renewSource)) != 1 {
+		if n := len(v.Commands()); n != 1 || v.CountIf(renews()) != 1 {
 			t.Errorf("commands %v, want one extension", v.Commands())
 		}
 		if ttl := v.Mini().TTL("job"); ttl != 20*time.Second {
@@ -87,7 +87,7 @@ func TestVirtualInnerLeaseLongerThanWhatRemainsExtendsFirst(t *testing.T) {
 func TestVirtualInnerWatchdogUnderAnExplicitOuterStartsRenewing(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c := virtualClient(t, v)
-		m := c.NewMutex("job")
+		m := newTestMutex(c, "job")
 		start := time.Now()
 		outer := mustLock(t, m, WithLeaseTime(10*time.Second))
 		virtualUntil(start, 2*time.Second)
@@ -104,7 +104,7 @@ func TestVirtualInnerWatchdogUnderAnExplicitOuterStartsRenewing(t *testing.T) {
 		for i := range want {
 			want[i] *= time.Second
 		}
-		if got := virtualTimes(v.Commands(), start, redistest.Runs(renewSource)); !slices.Equal(got, want) {
+		if got := virtualTimes(v.Commands(), start, renews()); !slices.Equal(got, want) {
 			t.Errorf("extended and renewed at %v, want %v", got, want)
 		}
 		if err := inner.Err(); err != nil {
@@ -120,12 +120,12 @@ func TestVirtualInnerWatchdogUnderAnExplicitOuterStartsRenewing(t *testing.T) {
 func TestVirtualRenewalEndsWithTheLastWatchdogHandle(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c := virtualClient(t, v)
-		m := c.NewMutex("job")
+		m := newTestMutex(c, "job")
 		start := time.Now()
 		outer := mustLock(t, m, WithLeaseTime(2*time.Minute))
 		inner := virtualReenter(t, m, outer)
 		virtualUntil(start, 25*time.Second)
-		renewed := v.CountIf(redistest.Runs(renewSource))
+		renewed := v.CountIf(renews())
 		if renewed != 2 {
 			t.Errorf("%d renewals in 25 s, want 2", renewed)
 		}
@@ -134,7 +134,7 @@ func TestVirtualRenewalEndsWithTheLastWatchdogHandle(t *testing.T) {
 		if at := time.Since(start); at != 118750*time.Millisecond {
 			t.Errorf("the outer ended at %v, want 1m58.75s", at)
 		}
-		if n := v.CountIf(redistest.Runs(renewSource)); n != renewed {
+		if n := v.CountIf(renews()); n != renewed {
 			t.Errorf("%d renewals after the inner's Unlock", n-renewed)
 		}
 	})
@@ -148,7 +148,7 @@ func TestVirtualInnerWatchdogOutlivesAnOuterNearItsMaxHold(t *testing.T) {
 			at := time.Duration(hold)*time.Second - joins
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				c := virtualClient(t, v)
-				m := c.NewMutex("job")
+				m := newTestMutex(c, "job")
 				start := time.Now()
 				outer := mustLock(t, m, WithMaxHold(time.Duration(hold)*time.Second))
 				virtualUntil(start, at)
@@ -168,7 +168,7 @@ func TestVirtualInnerWatchdogOutlivesAnOuterNearItsMaxHold(t *testing.T) {
 func TestVirtualReentryThatCannotExtendInTimeSaysSo(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c := virtualClient(t, v)
-		m := c.NewMutex("job")
+		m := newTestMutex(c, "job")
 		start := time.Now()
 		outer := mustLock(t, m, WithLeaseTime(20*time.Second))
 		ctx := outer.Context(context.Background())
@@ -204,7 +204,7 @@ func TestVirtualReentryThatCannotExtendInTimeSaysSo(t *testing.T) {
 func TestVirtualReentryThatHasToExtendIsBoundByItsContext(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c := virtualClient(t, v)
-		m := c.NewMutex("job")
+		m := newTestMutex(c, "job")
 		outer := mustLock(t, m, WithLeaseTime(20*time.Second))
 		v.Freeze()
 		for _, d := range []time.Duration{time.Millisecond, 300 * time.Millisecond, 2500 * time.Millisecond} {

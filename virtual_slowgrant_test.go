@@ -13,9 +13,9 @@ import (
 func TestVirtualGrantThatComesTooLateIsGivenBackAndTriedAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c, w := virtualWired(t, v)
-		m := c.NewMutex("job", WithLeaseTime(time.Second))
+		m := newTestMutex(c, "job", WithLeaseTime(time.Second))
 		for _, late := range []int{1, 2} {
-			slow := w.On(redistest.Runs(acquireSource), redistest.DelayReply(600*time.Millisecond)).Times(late)
+			slow := w.On(acquires(), redistest.DelayReply(600*time.Millisecond)).Times(late)
 			v.Reset()
 			start := time.Now()
 			l := mustLock(t, m)
@@ -53,18 +53,18 @@ func TestVirtualGrantsThatAreAlwaysTooLateAreAnErrorThatNamesTheRoundTrip(t *tes
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				client, w := virtualWired(t, v)
-				if l, err := client.NewMutex("warm").TryLock(context.Background(), 0); err == nil {
+				if l, err := newTestMutex(client, "warm").TryLock(context.Background(), 0); err == nil {
 					mustUnlock(t, l)
 				}
 				lease := time.Second
 				if c.trip > 900*time.Millisecond {
 					lease = 900 * time.Millisecond
 				}
-				slow := w.On(redistest.Runs(acquireSource), redistest.DelayReply(c.trip)).Times(0)
+				slow := w.On(acquires(), redistest.DelayReply(c.trip)).Times(0)
 				start := time.Now()
 				var l *Lease
 				var err error
-				m := client.NewMutex("job", WithLeaseTime(lease))
+				m := newTestMutex(client, "job", WithLeaseTime(lease))
 				if c.wait == forever {
 					l, err = m.Lock(context.Background())
 				} else {
@@ -97,16 +97,16 @@ func TestVirtualGrantWhoseReplyComesAfterItsEndIsNeverAcquired(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c, w := virtualWired(t, v)
 		other := newTestClient(t, v.Client())
-		w.On(redistest.Runs(acquireSource), redistest.DelayReply(900*time.Millisecond))
+		w.On(acquires(), redistest.DelayReply(900*time.Millisecond))
 		rival := make(chan *Lease, 1)
 		time.AfterFunc(time.Millisecond, func() {
-			l, err := other.NewMutex("job").Lock(context.Background())
+			l, err := newTestMutex(other, "job").Lock(context.Background())
 			if err != nil {
 				t.Errorf("the rival: %v", err)
 			}
 			rival <- l
 		})
-		l, err := c.NewMutex("job").TryLock(context.Background(), 3*time.Second, WithLeaseTime(500*time.Millisecond))
+		l, err := newTestMutex(c, "job").TryLock(context.Background(), 3*time.Second, WithLeaseTime(500*time.Millisecond))
 		if l != nil {
 			t.Error("acquired, though the key had run out and another has it")
 		}

@@ -24,13 +24,13 @@ func TestVirtualExplicitLeaseIsNeverRenewedAndEndsBeforeItsKey(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				c, other := virtualClient(t, v), newTestClient(t, v.Client())
 				start := time.Now()
-				l := mustLock(t, c.NewMutex("job"), WithLeaseTime(lease))
+				l := mustLock(t, newTestMutex(c, "job"), WithLeaseTime(lease))
 				if ttl := v.Mini().TTL("job"); ttl != lease {
 					t.Errorf("TTL is %v, want %v", ttl, lease)
 				}
 				entered := make(chan time.Duration, 1)
 				go func() {
-					got, err := other.NewMutex("job").Lock(context.Background())
+					got, err := newTestMutex(other, "job").Lock(context.Background())
 					if err != nil {
 						t.Errorf("the waiter: %v", err)
 						close(entered)
@@ -55,7 +55,7 @@ func TestVirtualExplicitLeaseIsNeverRenewedAndEndsBeforeItsKey(t *testing.T) {
 				if ok && (at < lease || at > lease+15*time.Millisecond) {
 					t.Errorf("the waiter entered at %v, want right after %v", at, lease)
 				}
-				if n := v.CountIf(redistest.Runs(renewSource)); n != 0 {
+				if n := v.CountIf(renews()); n != 0 {
 					t.Errorf("%d renewals", n)
 				}
 				virtualWantErr(t, "Unlock", l.Unlock(context.Background()), []error{ErrLost})
@@ -69,7 +69,7 @@ func TestVirtualTrustEnds350MillisecondsBeforeTheKeyWhenRenewalsFail(t *testing.
 		c := virtualClient(t, v)
 		for _, renewed := range []time.Duration{0, 10 * time.Second, 70 * time.Second} {
 			start := time.Now()
-			l := mustLock(t, c.NewMutex("job"))
+			l := mustLock(t, newTestMutex(c, "job"))
 			ctx := l.Context(context.Background())
 			child, cancel := context.WithCancel(ctx)
 			virtualUntil(start, renewed+time.Second)
@@ -113,17 +113,17 @@ func TestVirtualLossIsFinal(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c, w := virtualWired(t, v, WithWatchdogTimeout(300*time.Millisecond))
 		start := time.Now()
-		l := mustLock(t, c.NewMutex("job"))
+		l := mustLock(t, newTestMutex(c, "job"))
 		// Trust ends at 293 ms. From 255 ms on renewals run, and are answered after it.
-		fail := w.On(redistest.Runs(renewSource), redistest.DropRequest).Times(0)
+		fail := w.On(renews(), redistest.DropRequest).Times(0)
 		virtualUntil(start, 255*time.Millisecond)
 		w.Clear()
-		late := w.On(redistest.Runs(renewSource), redistest.DelayReply(45*time.Millisecond)).Times(0)
+		late := w.On(renews(), redistest.DelayReply(45*time.Millisecond)).Times(0)
 		virtualUntil(start, 292*time.Millisecond)
 		if fail.Hits() == 0 || late.Hits() == 0 {
 			t.Fatalf("%d renewals failed, %d were slow", fail.Hits(), late.Hits())
 		}
-		renewed := v.CountIf(redistest.Runs(renewSource))
+		renewed := v.CountIf(renews())
 		if renewed == 0 || l.Err() != nil {
 			t.Fatalf("%d renewals ran, and the lease says %v", renewed, l.Err())
 		}
@@ -141,7 +141,7 @@ func TestVirtualLossIsFinal(t *testing.T) {
 		v.Reset()
 		virtualWantErr(t, "Unlock", l.Unlock(context.Background()), []error{ErrLost}, ErrNotHeld)
 		synctest.Wait()
-		if n := v.CountIf(redistest.Runs(releaseSource).Mentions("job")); n != 1 {
+		if n := v.CountIf(releases().Mentions("job")); n != 1 {
 			t.Errorf("%d releases after the Unlock of a lost lease, want 1", n)
 		}
 		if v.Mini().Exists("job") {
@@ -155,10 +155,10 @@ func TestVirtualNothingIsReleasedAtALoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c := virtualClient(t, v)
 		start := time.Now()
-		l := mustLock(t, c.NewMutex("job"), WithLeaseTime(10*time.Second))
+		l := mustLock(t, newTestMutex(c, "job"), WithLeaseTime(10*time.Second))
 		<-l.Done()
 		virtualUntil(start, 10*time.Second-time.Millisecond)
-		if n := v.CountIf(redistest.Runs(releaseSource)); n != 0 || !v.Mini().Exists("job") {
+		if n := v.CountIf(releases()); n != 0 || !v.Mini().Exists("job") {
 			t.Errorf("%d releases before the key's end; it exists: %v", n, v.Mini().Exists("job"))
 		}
 	})
@@ -167,8 +167,8 @@ func TestVirtualNothingIsReleasedAtALoss(t *testing.T) {
 func TestVirtualUnlockOfALostLeaseLeavesTheNextHolderAlone(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c, other := virtualClient(t, v), newTestClient(t, v.Client())
-		l := mustLock(t, c.NewMutex("job"), WithLeaseTime(time.Second))
-		next := mustLock(t, other.NewMutex("job"))
+		l := mustLock(t, newTestMutex(c, "job"), WithLeaseTime(time.Second))
+		next := mustLock(t, newTestMutex(other, "job"))
 		virtualWantErr(t, "Unlock", l.Unlock(context.Background()), []error{ErrLost})
 		time.Sleep(time.Minute)
 		if err := next.Err(); err != nil || v.Mini().TTL("job") < 20*time.Second {
@@ -181,13 +181,13 @@ func TestVirtualUnlockOfALostLeaseLeavesTheNextHolderAlone(t *testing.T) {
 func TestVirtualTrustCountsFromBeforeTheCommandLeft(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c, w := virtualWired(t, v)
-		w.On(redistest.Runs(acquireSource), redistest.All(redistest.Delay(200*time.Millisecond), redistest.DelayReply(700*time.Millisecond)))
+		w.On(acquires(), redistest.All(redistest.Delay(200*time.Millisecond), redistest.DelayReply(700*time.Millisecond)))
 		start := time.Now()
-		l := mustLock(t, c.NewMutex("job"))
+		l := mustLock(t, newTestMutex(c, "job"))
 		if at := l.ExpiresAt().Sub(start); at != 29650*time.Millisecond {
 			t.Errorf("trusted until %v after the call, want 29.65s", at)
 		}
-		w.On(redistest.Runs(renewSource), redistest.DelayReply(700*time.Millisecond))
+		w.On(renews(), redistest.DelayReply(700*time.Millisecond))
 		virtualUntil(start, 10700*time.Millisecond)
 		if at := l.ExpiresAt().Sub(start); at != 39650*time.Millisecond {
 			t.Errorf("trusted until %v after a slow renewal, want 39.65s", at)

@@ -40,7 +40,7 @@ func virtualWatchTTL(t *testing.T, v *redistest.Virtual, key string) (stop func(
 func TestVirtualTTLIsNeverLowered(t *testing.T) {
 	cases := map[string]func(t *testing.T, v *redistest.Virtual, c *Client){
 		"by an inner shorter lease": func(t *testing.T, _ *redistest.Virtual, c *Client) {
-			m := c.NewMutex("job")
+			m := newTestMutex(c, "job")
 			outer := mustLock(t, m)
 			ctx := outer.Context(context.Background())
 			for _, lease := range []time.Duration{10 * time.Millisecond, time.Second, 15 * time.Second} {
@@ -54,14 +54,14 @@ func TestVirtualTTLIsNeverLowered(t *testing.T) {
 			mustUnlock(t, outer)
 		},
 		"by an inner watchdog under a longer explicit lease": func(t *testing.T, v *redistest.Virtual, c *Client) {
-			m := c.NewMutex("job")
+			m := newTestMutex(c, "job")
 			outer := mustLock(t, m, WithLeaseTime(2*time.Minute))
 			inner, err := m.Lock(outer.Context(context.Background()))
 			if err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(65 * time.Second)
-			if n := v.CountIf(redistest.Runs(renewSource)); n == 0 {
+			if n := v.CountIf(renews()); n == 0 {
 				t.Error("nothing was renewed")
 			}
 			mustUnlock(t, inner)
@@ -69,13 +69,13 @@ func TestVirtualTTLIsNeverLowered(t *testing.T) {
 		},
 		"by renewals before a max hold": func(t *testing.T, _ *redistest.Virtual, c *Client) {
 			for _, hold := range []time.Duration{30 * time.Second, 31 * time.Second, 45 * time.Second} {
-				l := mustLock(t, c.NewMutex("job"), WithMaxHold(hold))
+				l := mustLock(t, newTestMutex(c, "job"), WithMaxHold(hold))
 				<-l.Done()
 				time.Sleep(time.Second)
 			}
 		},
 		"of a longer one that somebody set by hand": func(t *testing.T, v *redistest.Virtual, c *Client) {
-			l := mustLock(t, c.NewMutex("job"))
+			l := mustLock(t, newTestMutex(c, "job"))
 			time.Sleep(5 * time.Second)
 			v.Mini().SetTTL("job", time.Hour)
 			time.Sleep(time.Minute)
@@ -85,7 +85,7 @@ func TestVirtualTTLIsNeverLowered(t *testing.T) {
 			mustUnlock(t, l)
 		},
 		"by the look that a message causes": func(t *testing.T, v *redistest.Virtual, c *Client) {
-			m := c.NewMutex("job")
+			m := newTestMutex(c, "job")
 			l := mustLock(t, m, WithLeaseTime(20*time.Second))
 			behind := make(chan struct{})
 			go func() {
@@ -94,10 +94,10 @@ func TestVirtualTTLIsNeverLowered(t *testing.T) {
 			}()
 			time.Sleep(time.Second)
 			for range 5 {
-				v.Mini().Publish("redisson_lock__channel:{job}", "0")
+				v.Mini().Publish(channelOfTest("job"), "0")
 				time.Sleep(time.Second)
 			}
-			if n := v.CountIf(redistest.Runs(renewSource)); n != 5 {
+			if n := v.CountIf(renews()); n != 5 {
 				t.Errorf("%d looks at Redis after 5 messages", n)
 			}
 			if err, ttl := l.Err(), v.Mini().TTL("job"); err != nil || ttl != 14*time.Second {

@@ -21,9 +21,9 @@ func TestVirtualNoRenewalAfterUnlockReturned(t *testing.T) {
 	)
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c, w := virtualWired(t, v, WithWatchdogTimeout(timeout))
-		m := c.NewMutex("job")
+		m := newTestMutex(c, "job")
 		rng := rand.New(rand.NewPCG(1, 2))
-		renews := redistest.Runs(renewSource)
+		renews := renews()
 		raced, waited, together := 0, 0, 0
 		for i := range fullCount(10_000) {
 			v.Reset()
@@ -82,7 +82,7 @@ func TestVirtualNoRenewalAfterUnlockReturned(t *testing.T) {
 func virtualRaceRenewals(v *redistest.Virtual) func(yield func(redistest.Command) bool) {
 	return func(yield func(redistest.Command) bool) {
 		for _, c := range v.Commands() {
-			if redistest.Runs(renewSource)(c) && !yield(c) {
+			if renews()(c) && !yield(c) {
 				return
 			}
 		}
@@ -97,7 +97,7 @@ func TestVirtualUnlockInARoundLeavesTheOthersOfTheRoundRenewed(t *testing.T) {
 		start := time.Now()
 		leases := virtualLockMany(t, c, 20)
 		release := make(chan struct{})
-		held := w.On(redistest.Runs(renewSource), redistest.HoldRequest(release))
+		held := w.On(renews(), redistest.HoldRequest(release))
 		virtualUntil(start, 10*time.Second)
 		if held.Hits() != 1 {
 			t.Fatalf("%d renewals on their way", held.Hits())

@@ -22,12 +22,12 @@ func TestVirtualWaiterWhoseMessageWasDroppedEntersByThePollBound(t *testing.T) {
 			w := redistest.NewWire()
 			waiter := newTestClient(t, v.Client(w.Options()))
 			dropped := w.DropPush(0)
-			held := mustLock(t, holder.NewMutex("job"))
+			held := mustLock(t, newTestMutex(holder, "job"))
 			wait := time.Duration(rng.ExpFloat64() * float64(4*time.Second))
 			start := time.Now()
 			entered := make(chan time.Duration, 1)
 			go func() {
-				l, err := waiter.NewMutex("job").Lock(context.Background())
+				l, err := newTestMutex(waiter, "job").Lock(context.Background())
 				if err != nil {
 					t.Errorf("Lock: %v", err)
 				}
@@ -52,18 +52,22 @@ func TestVirtualWaiterWhoseMessageWasDroppedEntersByThePollBound(t *testing.T) {
 
 func TestVirtualPollIntervalDoublesFrom250MillisecondsTo5Seconds(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		longest := 5 * time.Second
+		if kindOfTest() == "setnx" {
+			longest = foreignPoll
+		}
 		c := virtualClient(t, v)
 		virtualTake(v, "job", 0)
 		start := time.Now()
-		_, err := c.NewMutex("job").TryLock(context.Background(), 2*time.Minute)
+		_, err := newTestMutex(c, "job").TryLock(context.Background(), 2*time.Minute)
 		virtualWantErr(t, "TryLock", err, []error{ErrNotAcquired})
-		times := virtualTimes(v.Commands(), start, redistest.Runs(acquireSource))
+		times := virtualTimes(v.Commands(), start, acquires())
 		times = slices.Compact(times) // the first, and the one after the subscription, at once
 		if len(times) < 24 {
 			t.Fatalf("asked at %v: too seldom", times)
 		}
 		for i := 1; i < len(times); i++ {
-			gap, least := times[i]-times[i-1], min(max(times[i-1], 250*time.Millisecond), 5*time.Second)
+			gap, least := times[i]-times[i-1], min(max(times[i-1], 250*time.Millisecond), longest)
 			if gap < least || gap > least+least/10+time.Millisecond {
 				t.Errorf("asked %v after having waited %v, want %v and at most a tenth more", gap, times[i-1], least)
 			}
@@ -76,9 +80,9 @@ func TestVirtualMaxPollIntervalBoundsTheSleep(t *testing.T) {
 		c := virtualClient(t, v, WithMaxPollInterval(100*time.Millisecond))
 		virtualTake(v, "job", 0)
 		start := time.Now()
-		_, err := c.NewMutex("job").TryLock(context.Background(), 10*time.Second)
+		_, err := newTestMutex(c, "job").TryLock(context.Background(), 10*time.Second)
 		virtualWantErr(t, "TryLock", err, []error{ErrNotAcquired})
-		times := virtualTimes(v.Commands(), start, redistest.Runs(acquireSource))
+		times := virtualTimes(v.Commands(), start, acquires())
 		for i := 1; i < len(times); i++ {
 			if gap := times[i] - times[i-1]; gap > 110*time.Millisecond {
 				t.Errorf("slept for %v", gap)
@@ -97,7 +101,7 @@ func TestVirtualWaiterEntersRightAfterTheHoldersKeyExpires(t *testing.T) {
 			ttl := time.Duration(100+seed*777) * time.Millisecond
 			virtualTake(v, "job", ttl)
 			start := time.Now()
-			l := mustLock(t, c.NewMutex("job"))
+			l := mustLock(t, newTestMutex(c, "job"))
 			if at := time.Since(start); at < ttl || at > ttl+13*time.Millisecond {
 				t.Errorf("a key of %v: entered at %v", ttl, at)
 			}
@@ -110,11 +114,11 @@ func TestVirtualWaiterIsWokenByTheReleaseAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		holder, waiter := virtualClient(t, v), newTestClient(t, v.Client())
 		for _, wait := range []time.Duration{time.Millisecond, 100 * time.Millisecond, 7 * time.Second, 9 * time.Minute} {
-			held := mustLock(t, holder.NewMutex("job"))
+			held := mustLock(t, newTestMutex(holder, "job"))
 			start := time.Now()
 			entered := make(chan time.Duration, 1)
 			go func() {
-				l, err := waiter.NewMutex("job").Lock(context.Background())
+				l, err := newTestMutex(waiter, "job").Lock(context.Background())
 				if err != nil {
 					t.Errorf("Lock: %v", err)
 				}
@@ -132,7 +136,7 @@ func TestVirtualWaiterIsWokenByTheReleaseAtOnce(t *testing.T) {
 }
 
 func TestVirtualMessageWhileHeldIsVerifiedAtOnce(t *testing.T) {
-	const channel = "redisson_lock__channel:{job}"
+	channel := channelOfTest("job")
 	gone := func(v *redistest.Virtual) { v.Mini().Del("job") }
 	taken := func(v *redistest.Virtual) { gone(v); virtualTake(v, "job", time.Minute) }
 	for name, c := range map[string]struct {
@@ -151,7 +155,7 @@ func TestVirtualMessageWhileHeldIsVerifiedAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				client := virtualClient(t, v)
-				m := client.NewMutex("job")
+				m := newTestMutex(client, "job")
 				l := mustLock(t, m, c.opts...)
 				ctx, cancel := context.WithCancel(context.Background())
 				var waiter sync.WaitGroup
@@ -187,14 +191,14 @@ func TestVirtualMessageWhileHeldIsVerifiedAtOnce(t *testing.T) {
 func TestVirtualMessageDuringARenewalIsVerifiedRightAfterIt(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c, w := virtualWired(t, v)
-		m := c.NewMutex("job")
+		m := newTestMutex(c, "job")
 		l := mustLock(t, m)
 		ctx, cancel := context.WithCancel(context.Background())
 		var waiter sync.WaitGroup
 		waiter.Go(func() { _, _ = m.Lock(ctx) })
 		start := time.Now()
 		virtualUntil(start, 9*time.Second)
-		w.On(redistest.Runs(renewSource), redistest.DelayReply(200*time.Millisecond))
+		w.On(renews(), redistest.DelayReply(200*time.Millisecond))
 		virtualUntil(start, 10100*time.Millisecond)
 		virtualTakeOver(v)
 		<-l.Done()
@@ -210,7 +214,7 @@ func TestVirtualMessageDuringARenewalIsVerifiedRightAfterIt(t *testing.T) {
 func virtualTakeOver(v *redistest.Virtual) {
 	v.Mini().Del("job")
 	virtualTake(v, "job", time.Minute)
-	v.Mini().Publish("redisson_lock__channel:{job}", "0")
+	v.Mini().Publish(channelOfTest("job"), "0")
 }
 
 func TestVirtualLeasesAreVerifiedWhenTheConnectionIsBack(t *testing.T) {
@@ -220,12 +224,12 @@ func TestVirtualLeasesAreVerifiedWhenTheConnectionIsBack(t *testing.T) {
 			"a command's": func(c *Client, w *redistest.Wire) {
 				w.Refuse(true)
 				w.Cut()
-				if _, err := c.NewMutex("other").TryLock(context.Background(), 0); err == nil {
+				if _, err := newTestMutex(c, "other").TryLock(context.Background(), 0); err == nil {
 					t.Error("TryLock without a connection succeeded")
 				}
 				w.Refuse(false)
 				time.Sleep(time.Second) // go-redis's pool dials again once a second
-				if l, err := c.NewMutex("other").TryLock(context.Background(), 0); err != nil {
+				if l, err := newTestMutex(c, "other").TryLock(context.Background(), 0); err != nil {
 					t.Errorf("TryLock with the connection back: %v", err)
 				} else {
 					_ = l.Unlock(context.Background())
@@ -233,8 +237,8 @@ func TestVirtualLeasesAreVerifiedWhenTheConnectionIsBack(t *testing.T) {
 			},
 		} {
 			c, w := virtualWired(t, v)
-			m := c.NewMutex("job " + name)
-			kept, gone := mustLock(t, c.NewMutex("kept "+name)), mustLock(t, m)
+			m := newTestMutex(c, "job "+name)
+			kept, gone := mustLock(t, newTestMutex(c, "kept "+name)), mustLock(t, m)
 			ctx, cancel := context.WithCancel(context.Background())
 			var waiter sync.WaitGroup
 			waiter.Go(func() {

@@ -25,7 +25,7 @@ func TestVirtualUnwatchedLeaseIsWarnedOfOnceAfterOneWatchdogTimeout(t *testing.T
 		log, logs := observed()
 		c := virtualClient(t, v, log)
 		start := time.Now()
-		l := mustLock(t, c.NewMutex("job"))
+		l := mustLock(t, newTestMutex(c, "job"))
 		virtualUntil(start, 29900*time.Millisecond)
 		if n := logs.Len(); n != 0 {
 			t.Errorf("%d entries before one watchdog timeout", n)
@@ -61,7 +61,7 @@ func TestVirtualWatchedLeasesAreNotWarnedOf(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				log, logs := observed()
 				client := virtualClient(t, v, log)
-				l := mustLock(t, client.NewMutex("job"), c.opts...)
+				l := mustLock(t, newTestMutex(client, "job"), c.opts...)
 				time.Sleep(20 * time.Second)
 				c.watch(l)
 				time.Sleep(5 * time.Minute)
@@ -79,11 +79,11 @@ func TestVirtualLeaseUnlockedInTimeIsNotWarnedOf(t *testing.T) {
 		log, logs := observed()
 		c := virtualClient(t, v, log)
 		for range 100 {
-			l := mustLock(t, c.NewMutex("job"))
+			l := mustLock(t, newTestMutex(c, "job"))
 			time.Sleep(29 * time.Second)
 			mustUnlock(t, l)
 		}
-		err := c.NewMutex("job").Do(context.Background(), func(context.Context) error {
+		err := newTestMutex(c, "job").Do(context.Background(), func(context.Context) error {
 			time.Sleep(5 * time.Minute) // Do watches for its function
 			return nil
 		})
@@ -98,11 +98,11 @@ func TestVirtualWaitBehindThisVeryClientIsWarnedOfOnce(t *testing.T) {
 		log, logs := observed()
 		c := virtualClient(t, v, log)
 		other := newTestClient(t, v.Client(), log)
-		a, b := c.NewMutex("a"), c.NewMutex("b")
+		a, b := newTestMutex(c, "a"), newTestMutex(c, "b")
 		la, lb := mustLock(t, a), mustLock(t, b)
 		la.Done()
 		lb.Done()
-		_, _ = other.NewMutex("a").TryLock(context.Background(), time.Second)
+		_, _ = newTestMutex(other, "a").TryLock(context.Background(), time.Second)
 		_, _ = a.TryLock(context.Background(), 0)
 		if logs.Len() != 0 {
 			t.Errorf("warned of a wait behind another client, or of no wait: %v", logs.All())
@@ -127,7 +127,7 @@ func TestVirtualLossIsLoggedWithItsPlaceAndRenewalFailureOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		log, logs := observed()
 		c := virtualClient(t, v, log)
-		l := mustLock(t, c.NewMutex("job"))
+		l := mustLock(t, newTestMutex(c, "job"))
 		v.Freeze()
 		<-l.Done()
 		synctest.Wait()

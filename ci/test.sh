@@ -3,7 +3,8 @@
 # Usage: ci/test.sh [STEP...]
 #   prepare   what a new Debian 12 machine with Go lacks: a C compiler, Redis 7.0 and 8.6, Valkey 9.1
 #   lint      go vet, golangci-lint, gofumpt and, where installed, shellcheck
-#   unit      every test of every module under the race detector
+#   unit      every test of every module under the race detector, those for all lock kinds once for each kind
+#   gates     allocations, commands and goroutines by number, and each benchmark for a moment
 #   cover     coverage of the root package, measured by unit
 #   virtual   the tests in virtual time, 20 times
 #   ids       the table of proofs names a test for each id
@@ -13,7 +14,7 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 steps=("$@")
-[ $# -gt 0 ] || steps=(prepare lint unit cover virtual ids)
+[ $# -gt 0 ] || steps=(prepare lint unit gates cover virtual ids)
 for step in "${steps[@]}"; do [ -x "ci/$step.sh" ] || die "no step $step"; done
 
 log=() step=none began=0

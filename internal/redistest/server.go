@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -32,6 +33,7 @@ type Server struct {
 	tcp     bool
 	aof     bool
 	extra   []string
+	env     []string
 
 	addr  string // a socket's path, or host:port
 	proc  *process
@@ -51,6 +53,11 @@ func WithTCP() ServerOption { return func(s *Server) { s.tcp = true } }
 // WithArgs adds arguments to the server's command line, after all others.
 func WithArgs(args ...string) ServerOption {
 	return func(s *Server) { s.extra = append(s.extra, args...) }
+}
+
+// WithEnv adds variables, each NAME=value, to the environment of the server.
+func WithEnv(vars ...string) ServerOption {
+	return func(s *Server) { s.env = append(s.env, vars...) }
 }
 
 // WithAOF makes the server keep its data in an append-only file that is synced
@@ -111,7 +118,12 @@ func (s *Server) launch() error {
 		return err
 	}
 	defer output.Close() // the child has its own descriptor
-	if s.proc, err = startProcess(s.program, s.args(), output); err != nil {
+	program, args := s.program, s.args()
+	if len(s.env) > 0 {
+		// env(1) becomes the server, so the process is the same.
+		program, args = "env", slices.Concat(s.env, []string{program}, args)
+	}
+	if s.proc, err = startProcess(program, args, output); err != nil {
 		return err
 	}
 	if s.admin == nil || s.admin.Options().Addr != s.addr {

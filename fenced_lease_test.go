@@ -1,0 +1,337 @@
+package watchlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/redistest"
+)
+
+// mustFence takes the fenced lock or ends the test.
+func mustFence(t testing.TB, m *FencedMutex, opts ...LockOption) *FencedLease {
+	t.Helper()
+	l, err := m.Lock(context.Background(), opts...)
+	if err != nil {
+		t.Fatalf("Lock(%q): %v", m.Name(), err)
+	}
+	return l
+}
+
+func TestReentryKeepsTheTokenAndSendsNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		m := newTestClient(t, v.Client()).NewFencedMutex("k")
+		outer := mustFence(t, m)
+		synctest.Wait() // the renewal connection opens
+		v.Reset()
+		ctx := outer.Context(context.Background())
+		inner, err := m.Lock(ctx)
+		if err != nil || inner.Token() != outer.Token() {
+			t.Fatalf("inner token %d, %v, outer token %d", inner.Token(), err, outer.Token())
+		}
+		if err := m.Do(inner.Context(ctx), func(_ context.Context, token int64) error {
+			if token != outer.Token() {
+				t.Errorf("Do inside has token %d, the lease %d", token, outer.Token())
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		if err := inner.Unlock(ctx); err != nil {
+			t.Error(err)
+		}
+		if n := len(v.Commands()); n != 0 {
+			t.Errorf("re-entry sent %v", v.Commands())
+		}
+		if err := outer.Unlock(ctx); err != nil {
+			t.Error(err)
+		}
+		if next := mustFence(t, m); next.Token() <= outer.Token() || inner.Token() != outer.Token() {
+			t.Errorf("tokens %d, %d, then %d", outer.Token(), inner.Token(), next.Token())
+		}
+	})
+}
+
+func TestTheTokenStaysThroughRenewalExtensionAndTheEnd(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		m := newTestClient(t, v.Client()).NewFencedMutex("k")
+		l := mustFence(t, m)
+		token := l.Token()
+		time.Sleep(5 * time.Minute)
+		if err := l.Err(); err != nil || l.Token() != token {
+			t.Errorf("after five minutes: %v, token %d, want %d", err, l.Token(), token)
+		}
+		v.Mini().FlushAll()
+		time.Sleep(time.Minute)
+		if err := l.Err(); !errors.Is(err, ErrLost) || l.Token() != token {
+			t.Errorf("after the loss: %v, token %d, want %d", err, l.Token(), token)
+		}
+		_ = l.Unlock(context.Background()) // reports the loss
+		explicit := mustFence(t, m, WithLeaseTime(time.Second))
+		token = explicit.Token()
+		if err := explicit.Extend(context.Background(), time.Minute); err != nil || explicit.Token() != token {
+			t.Errorf("Extend: %v, token %d, want %d", err, explicit.Token(), token)
+		}
+	})
+}
+
+func TestALeaseTimeOfAFencedLockIsHonoured(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		a, b := newTestClient(t, v.Client()), newTestClient(t, v.Client())
+		start := time.Now()
+		first := mustFence(t, a.NewFencedMutex("k"), WithLeaseTime(2*time.Second))
+		second := mustFence(t, b.NewFencedMutex("k"))
+		if took := time.Since(start); took < 2*time.Second || took > 2*time.Second+50*time.Millisecond {
+			t.Errorf("the lock became free after %v, want 2s", took)
+		}
+		if err := first.Err(); !errors.Is(err, ErrLost) || second.Token() <= first.Token() {
+			t.Errorf("first lease: %v; tokens %d, then %d", err, first.Token(), second.Token())
+		}
+		if n := v.CountIf(redistest.Runs(renewSource)); n != 0 {
+			t.Errorf("it was renewed %d times", n)
+		}
+	})
+}
+
+func TestAFencedKeyWithoutTTLIsRefusedNotGranted(t *testing.T) {
+	redistest.OnEachFamily(t, func(t *testing.T, s *redistest.Server) {
+		clients := clientsOf(t, s, 2)
+		held := mustFence(t, clients[0].NewFencedMutex("k"))
+		mustDo(t, s, "PERSIST", "k")
+		for _, wait := range []time.Duration{0, 20 * time.Millisecond} {
+			l, err := clients[1].NewFencedMutex("k").TryLock(context.Background(), wait)
+			var named *LockError
+			if l != nil || !errors.Is(err, ErrNotAcquired) || !errors.As(err, &named) || named.TTL >= 0 {
+				t.Errorf("TryLock(%v) = %v, %v, want it refused with a negative TTL", wait, l, err)
+			}
+		}
+		if info, err := clients[1].NewFencedMutex("k").Info(context.Background()); err != nil || info.Token != held.Token() || info.TTL >= 0 {
+			t.Errorf("Info: %+v, %v, want token %d and no end", info, err, held.Token())
+		}
+		if err := held.Unlock(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestACounterOutOfRangeIsErrTokenRangeAndNothingIsTaken(t *testing.T) {
+	redistest.OnEachFamily(t, func(t *testing.T, s *redistest.Server) {
+		m := newTestClient(t, s.Client()).NewFencedMutex("k")
+		ctx := context.Background()
+		refused := func(what string) {
+			t.Helper()
+			ran := false
+			_, lock := m.Lock(ctx)
+			_, try := m.TryLock(ctx, 0)
+			_, wait := m.TryLock(ctx, time.Minute)
+			do := m.Do(ctx, func(context.Context, int64) error { ran = true; return nil })
+			for _, err := range []error{lock, try, wait, do} {
+				if !errors.Is(err, ErrTokenRange) || errors.Is(err, ErrNotAcquired) || IsUnavailable(err) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			if n := mustDo(t, s, "EXISTS", "k"); ran || n != int64(0) {
+				t.Errorf("%s: the lock was taken", what)
+			}
+		}
+		for _, text := range []string{"abc", fmt.Sprint(int64(tokenBound)), "1.79e15", "1.79e+15", fmt.Sprint(int64(tokenBound) - 1)} {
+			mustDo(t, s, "SET", counterOf("k"), text)
+			refused(text)
+			if got := mustDo(t, s, "GET", counterOf("k")); got != text {
+				t.Errorf("counter %q became %q", text, got)
+			}
+		}
+		mustDo(t, s, "DEL", counterOf("k"))
+		mustDo(t, s, "RPUSH", counterOf("k"), "1", "2")
+		refused("a list")
+		if n := mustDo(t, s, "LLEN", counterOf("k")); n != int64(2) {
+			t.Errorf("the list has %v elements", n)
+		}
+		mustDo(t, s, "DEL", counterOf("k"))
+		loneGrant(t, m)
+	})
+}
+
+func TestAnExpiredCounterGivesALargerTokenAllTheSame(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		c := newTestClient(t, v.Client())
+		m := c.NewFencedMutex("k", WithTokenTTL(24*time.Hour))
+		var last int64
+		for round := range 4 {
+			for range 3 {
+				token := loneGrant(t, m)
+				if token <= last {
+					t.Fatalf("round %d: token %d after %d", round, token, last)
+				}
+				last = token
+				if ttl := v.Mini().TTL(counterOf("k")); ttl != 24*time.Hour {
+					t.Fatalf("the counter lasts %v", ttl)
+				}
+			}
+			time.Sleep(24*time.Hour + time.Second)
+			if v.Mini().Exists(counterOf("k")) {
+				t.Fatal("the counter is still there")
+			}
+		}
+		loneGrant(t, c.NewFencedMutex("k", WithTokenTTL(24*time.Hour), WithTokenTTL(0)))
+		time.Sleep(1000 * time.Hour)
+		if !v.Mini().Exists(counterOf("k")) {
+			t.Error("the counter that is to be kept for ever has gone")
+		}
+	})
+}
+
+func TestCountersOfManyNamesDoNotPileUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		c := newTestClient(t, v.Client(), WithLockDefaults(WithTokenTTL(24*time.Hour)))
+		for i := range fullCount(10_000) {
+			loneGrant(t, c.NewFencedMutex(fmt.Sprint("order-", i)))
+		}
+		time.Sleep(25 * time.Hour)
+		if keys := v.Mini().Keys(); len(keys) != 0 {
+			t.Errorf("%d keys are left, %q", len(keys), keys[0])
+		}
+	})
+}
+
+func TestABadTokenTTLIsRefusedBeforeAnythingIsSent(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		rdb := v.Client()
+		c := newTestClient(t, rdb)
+		ctx := context.Background()
+		for _, ttl := range []time.Duration{-1, 1, time.Hour, 24*time.Hour - time.Millisecond, 24*time.Hour + 1, 1 << 62} {
+			_, err := c.NewFencedMutex("k", WithTokenTTL(ttl)).Lock(ctx)
+			_, late := c.NewFencedMutex("k").TryLock(ctx, 0, WithTokenTTL(ttl))
+			_, early := New(rdb, WithLockDefaults(WithTokenTTL(ttl)))
+			for _, err := range []error{err, late, early} {
+				if err == nil || !strings.Contains(err.Error(), "token TTL "+ttl.String()) {
+					t.Errorf("token TTL %v: %v", ttl, err)
+				}
+			}
+		}
+		for kind, m := range map[string]*Mutex{
+			"mutex":        c.NewMutex("k", WithTokenTTL(48*time.Hour)),
+			"SET NX mutex": c.NewSetNXMutex("k", WithTokenTTL(48*time.Hour)),
+		} {
+			if _, err := m.Lock(ctx); err == nil || !strings.Contains(err.Error(), kind+" has no token") {
+				t.Errorf("on a %s: %v", kind, err)
+			}
+		}
+		if _, err := c.NewMutex("k").Lock(ctx, WithTokenTTL(48*time.Hour)); err == nil || !strings.Contains(err.Error(), "no token") {
+			t.Errorf("at Lock of a mutex: %v", err)
+		}
+		if n := len(v.Commands()); n != 0 {
+			t.Errorf("%d commands were sent", n)
+		}
+		// As a default for all locks of a client it concerns those that have one.
+		def := newTestClient(t, rdb, WithLockDefaults(WithTokenTTL(24*time.Hour)))
+		mustUnlock(t, mustLock(t, def.NewMutex("plain")))
+		loneGrant(t, def.NewFencedMutex("fenced"))
+	})
+}
+
+func TestReentryOfAnotherKindIsRefusedAndNamesBoth(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		c := newTestClient(t, v.Client())
+		bg := context.Background()
+		kinds := map[string]func(context.Context) (*Lease, error){
+			"mutex":        func(ctx context.Context) (*Lease, error) { return c.NewMutex("k").Lock(ctx) },
+			"SET NX mutex": func(ctx context.Context) (*Lease, error) { return c.NewSetNXMutex("k").Lock(ctx) },
+			"fenced mutex": func(ctx context.Context) (*Lease, error) {
+				l, err := c.NewFencedMutex("k").Lock(ctx)
+				return l.plain(), err
+			},
+		}
+		for outer, lock := range kinds {
+			held, err := lock(bg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			v.Reset()
+			for inner, again := range kinds {
+				l, err := again(held.Context(bg))
+				if inner == outer {
+					if err != nil {
+						t.Errorf("%s in itself: %v", inner, err)
+					}
+					mustUnlock(t, l)
+					continue
+				}
+				if err == nil || !strings.Contains(err.Error(), "as "+outer) || !strings.Contains(err.Error(), "as "+inner) {
+					t.Errorf("%s in a %s: %v", inner, outer, err)
+				}
+			}
+			if n := len(v.Commands()); n != 0 {
+				t.Errorf("under a %s %v was sent", outer, v.Commands())
+			}
+			mustUnlock(t, held)
+		}
+	})
+}
+
+func TestANilFencedLeaseAnswersAsOneThatIsNotHeld(t *testing.T) {
+	var l *FencedLease
+	ctx := context.Background()
+	for what, err := range map[string]error{
+		"Unlock": l.Unlock(ctx), "Err": l.Err(), "Extend": l.Extend(ctx, time.Second), "Context": context.Cause(l.Context(ctx)),
+	} {
+		if !errors.Is(err, ErrNotHeld) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if l.Token() != 0 || l.Name() != "" || !l.ExpiresAt().IsZero() || !virtualClosed(l.Done()) {
+		t.Errorf("token %d, name %q, expires %v", l.Token(), l.Name(), l.ExpiresAt())
+	}
+}
+
+func TestEachPassHasATokenOfItsOwnBelowTheNextGrants(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		const waiters = 6
+		bg := context.Background()
+		m := newTestClient(t, v.Client(), WithLocalHandoff(2*time.Millisecond)).NewFencedMutex("k")
+		tokens := []int64{}
+		var mu sync.Mutex
+		first := mustFence(t, m)
+		for range waiters {
+			go func() {
+				l := mustFence(t, m)
+				inner, err := m.Lock(l.Context(bg))
+				if err != nil || inner.Token() != l.Token() {
+					t.Errorf("re-entry after a pass: token %d, %v, want %d", inner.Token(), err, l.Token())
+				}
+				mu.Lock()
+				tokens = append(tokens, l.Token())
+				mu.Unlock()
+				for _, x := range []*FencedLease{inner, l} {
+					if err := x.Unlock(bg); err != nil {
+						t.Errorf("Unlock: %v", err)
+					}
+				}
+			}()
+		}
+		synctest.Wait()
+		v.Reset()
+		if err := first.Unlock(bg); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+		next := mustFence(t, newTestClient(t, v.Client()).NewFencedMutex("k"))
+		last := first.Token()
+		for i, token := range append(tokens, next.Token()) {
+			if token <= last {
+				t.Errorf("tokens %d, %v, %d do not rise at number %d", first.Token(), tokens, next.Token(), i)
+			}
+			last = token
+		}
+		// One grant for all of them, one for the other client.
+		if n := v.CountIf(redistest.Runs(acquireFencedSource)); len(tokens) != waiters || n > 3 {
+			t.Errorf("%d sections, %d runs of the acquire script", len(tokens), n)
+		}
+	})
+}

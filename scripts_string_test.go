@@ -1,0 +1,303 @@
+package watchlock
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-8c25f305/watchlock/internal/redistest"
+)
+
+// text makes a string key with a TTL unless it is 0.
+func (b scriptBench) text(key, value string, ttl time.Duration) {
+	b.Helper()
+	b.do("SET", key, value)
+	if ttl > 0 {
+		b.do("PEXPIRE", key, ttl.Milliseconds())
+	}
+}
+
+// stays returns a check that key is the string value with about this TTL, and
+// the only key.
+func stays(value string, ttl time.Duration) func(scriptBench, string) {
+	return func(b scriptBench, key string) {
+		b.Helper()
+		if got := b.do("GET", key); got != value {
+			b.Errorf("value of %q is %v, want %q", key, got, value)
+		}
+		b.lasts(key, b.do("PTTL", key), ttl)
+		b.only(key)
+	}
+}
+
+// holding returns a setup that makes key a string of value.
+func holding(value string, ttl time.Duration) func(scriptBench, string) {
+	return func(b scriptBench, key string) { b.text(key, value, ttl) }
+}
+
+// hashHeld makes key a lock of the other form.
+func hashHeld(b scriptBench, key string) { b.hash(key, time.Minute, me) }
+
+func hashStays(b scriptBench, key string) {
+	b.Helper()
+	b.holds(key, time.Minute, me)
+	b.only(key)
+}
+
+func nothingThere(b scriptBench, _ string) { b.only() }
+
+// stringOwned is a lock of the string form, by name, for an owner.
+func stringOwned(key, owner string, lease time.Duration) ownedKey {
+	return ownedBy(lockKeys{key: key, channel: "watchlock_setnx__channel:{" + key + "}"}, owner, lease)
+}
+
+func TestAcquireStringScriptOnEveryBranch(t *testing.T) {
+	acquire := func(before ...string) func(lockKeys) call {
+		return func(k lockKeys) call {
+			owned := stringOwned(k.key, me, scriptLease)
+			return acquireString(&owned, ownersCalled(before))
+		}
+	}
+	taken := stays(me, scriptLease)
+	runScriptCases(t, []scriptCase{
+		{name: "free", call: acquire(), want: []any{1}, after: taken},
+		{name: "free, earlier owners left nothing", call: acquire(earlier, stranger), want: []any{1}, after: taken},
+		{
+			name: "held", call: acquire(), want: []any{0, time.Minute},
+			setup: holding(stranger, time.Minute), after: stays(stranger, time.Minute),
+		},
+		{
+			name: "held, not by an earlier owner", call: acquire(earlier), want: []any{0, time.Minute},
+			setup: holding(stranger, time.Minute), after: stays(stranger, time.Minute),
+		},
+		{
+			name: "held with an empty value", call: acquire(earlier), want: []any{0, time.Minute},
+			setup: holding("", time.Minute), after: stays("", time.Minute),
+		},
+		{
+			name: "held without TTL", call: acquire(), want: []any{0, -1},
+			setup: holding(stranger, 0), after: stays(stranger, -1),
+		},
+		{
+			name: "taken over from an earlier owner", call: acquire(earlier), want: []any{1},
+			setup: holding(earlier, time.Minute), after: taken,
+		},
+		{
+			name: "taken over from the last of many", call: acquire("a:1", "b:2", earlier), want: []any{1},
+			setup: holding(earlier, 0), after: taken,
+		},
+		{name: "wrong type", call: acquire(me), fails: "WRONGTYPE", setup: hashHeld, after: hashStays},
+	})
+}
+
+func TestAcquireStringScriptRefusesBadLeasesBeforeItWrites(t *testing.T) {
+	onScriptServers(t, func(t *testing.T, b scriptBench) {
+		for _, lease := range []string{"0", "-1", "0.5", "", "x", "30s", "nan", "inf", "-inf", "1e400", "1e17", "9223372036854775808"} {
+			reply, err := b.rdb.Eval(context.Background(), acquireStringSource, []string{"k"}, lease, me).Result()
+			if err == nil || !strings.Contains(err.Error(), "lease out of range") {
+				t.Errorf("lease %q: %v, %v", lease, reply, err)
+			}
+			b.only()
+		}
+	})
+}
+
+func TestRenewStringScriptOnEveryBranch(t *testing.T) {
+	renew := func(lease time.Duration) func(lockKeys) call {
+		return func(k lockKeys) call {
+			return renewAll(renewStringScript, []ownedKey{stringOwned(k.key, me, lease)})
+		}
+	}
+	runScriptCases(t, []scriptCase{
+		{name: "raised", call: renew(time.Minute), want: []any{1}, setup: holding(me, scriptLease), after: stays(me, time.Minute)},
+		{name: "never lowered", call: renew(scriptLease), want: []any{1}, setup: holding(me, time.Minute), after: stays(me, time.Minute)},
+		{name: "only looked at", call: renew(0), want: []any{1}, setup: holding(me, scriptLease), after: stays(me, scriptLease)},
+		{name: "only looked at, without TTL", call: renew(0), want: []any{1}, setup: holding(me, 0), after: stays(me, -1)},
+		{name: "without TTL gets one", call: renew(time.Minute), want: []any{1}, setup: holding(me, 0), after: stays(me, time.Minute)},
+		{name: "not mine", call: renew(time.Minute), want: []any{0}, setup: holding(stranger, scriptLease), after: stays(stranger, scriptLease)},
+		{name: "mine is a prefix", call: renew(time.Minute), want: []any{0}, setup: holding(me+"1", scriptLease), after: stays(me+"1", scriptLease)},
+		{name: "gone", call: renew(time.Minute), want: []any{0}, after: nothingThere},
+		{
+			name: "wrong type beside good ones", want: []any{1, 0, 0, 1},
+			call: func(k lockKeys) call {
+				return renewAll(renewStringScript, []ownedKey{
+					stringOwned("good", me, time.Minute), stringOwned(k.key, me, time.Minute),
+					stringOwned("gone", me, time.Minute), stringOwned("looked", me, 0),
+				})
+			},
+			setup: func(b scriptBench, key string) {
+				hashHeld(b, key)
+				b.text("good", me, scriptLease)
+				b.text("looked", me, scriptLease)
+			},
+			after: func(b scriptBench, key string) {
+				b.holds(key, time.Minute, me)
+				b.lasts("good", b.do("PTTL", "good"), time.Minute)
+				b.lasts("looked", b.do("PTTL", "looked"), scriptLease)
+				b.only(key, "good", "looked")
+			},
+		},
+	})
+}
+
+func TestReleaseStringScriptOnEveryBranch(t *testing.T) {
+	release := func(k lockKeys) call {
+		return releaseAll(releaseStringScript, []ownedKey{stringOwned(k.key, me, 0)})
+	}
+	runScriptCases(t, []scriptCase{
+		{name: "freed", call: release, want: []any{1, 0}, setup: holding(me, scriptLease), after: nothingThere},
+		{name: "freed, without TTL", call: release, want: []any{1, 0}, setup: holding(me, 0), after: nothingThere},
+		{name: "gone", call: release, want: []any{0, 0}, after: nothingThere},
+		{name: "not mine", call: release, want: []any{0, 0}, setup: holding(stranger, scriptLease), after: stays(stranger, scriptLease)},
+		{name: "wrong type", call: release, want: []any{0, 0}, setup: hashHeld, after: hashStays},
+		{
+			name: "wrong type beside good ones", want: []any{1, 0, 0, 0, 1, 0},
+			call: func(k lockKeys) call {
+				return releaseAll(releaseStringScript, []ownedKey{
+					stringOwned("a", me, 0), stringOwned(k.key, me, 0), stringOwned("b", earlier, 0),
+				})
+			},
+			setup: func(b scriptBench, key string) {
+				hashHeld(b, key)
+				b.text("a", me, scriptLease)
+				b.text("b", earlier, scriptLease)
+			},
+			after: hashStays,
+		},
+	})
+}
+
+func TestReleaseStringScriptTellsTheWaitersOfWhatItFreedOnly(t *testing.T) {
+	onScriptServers(t, func(t *testing.T, b scriptBench) {
+		k := stringOwned("k", me, 0)
+		next := b.hears(k.keys.channel)
+		b.text("k", stranger, 0)
+		reply, err := b.run(b.rdb, releaseAll(releaseStringScript, []ownedKey{k}))
+		b.answers(reply, err, []any{0, 0})
+		b.text("k", me, 0)
+		reply, err = b.run(b.rdb, releaseAll(releaseStringScript, []ownedKey{k}))
+		b.answers(reply, err, []any{1, 1})
+		if got, want := next(), k.keys.channel+" 0"; got != want {
+			t.Errorf("heard %q, want %q", got, want)
+		}
+	})
+}
+
+func TestReleaseStringScriptReleasesForAUserWhoMayNotPublish(t *testing.T) {
+	onScriptServers(t, func(t *testing.T, b scriptBench) {
+		if b.real == nil {
+			t.Skip("miniredis has no users")
+		}
+		b.text("k", me, scriptLease)
+		reply, err := b.run(b.user("-publish"), releaseAll(releaseStringScript, []ownedKey{stringOwned("k", me, 0)}))
+		b.answers(reply, err, []any{1, -1})
+		b.only()
+	})
+}
+
+// plainRun runs plain commands as the client does, in one pipeline.
+func plainRun(rdb *redis.Client, c call) []any {
+	ctx := context.Background()
+	var w wire
+	w.fill(ctx, &c, false)
+	_, _ = rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, cmd := range w.cmds {
+			_ = p.Process(ctx, cmd)
+		}
+		return nil
+	})
+	replies, _ := w.result(ctx, &c).reply.([]any)
+	return replies
+}
+
+// onPlainServer runs f on a server that compares values itself.
+func onPlainServer(t *testing.T, f func(t *testing.T, b scriptBench)) {
+	t.Helper()
+	s := redistest.Start(t, redistest.On(redistest.Redis86))
+	f(t, scriptBench{t, s.Client(), nil, s})
+}
+
+func TestPlainCommandsDoWhatTheScriptsDo(t *testing.T) {
+	onPlainServer(t, func(t *testing.T, b scriptBench) {
+		mine := stringOwned("k", me, time.Minute)
+		look := stringOwned("k", me, 0)
+		for _, c := range []struct {
+			name  string
+			setup func(scriptBench, string)
+			call  call
+			want  []any // ErrWrongType stands for an error that is taken for it
+			after func(scriptBench, string)
+		}{
+			{"acquire, free", nil, acquirePlain(&mine), []any{nil}, stays(me, time.Minute)},
+			{"acquire, held", holding(stranger, scriptLease), acquirePlain(&mine), []any{stranger}, stays(stranger, scriptLease)},
+			{"acquire, held without TTL", holding(stranger, 0), acquirePlain(&mine), []any{stranger}, stays(stranger, -1)},
+			{"acquire, wrong type", hashHeld, acquirePlain(&mine), []any{ErrWrongType}, hashStays},
+			{"take over", holding(earlier, scriptLease), takeOverPlain(&mine, earlier), []any{"OK"}, stays(me, time.Minute)},
+			{"take over, somebody else's", holding(stranger, scriptLease), takeOverPlain(&mine, earlier), []any{nil}, stays(stranger, scriptLease)},
+			{"take over, gone", nil, takeOverPlain(&mine, earlier), []any{nil}, nothingThere},
+			{"renew", holding(me, scriptLease), renewPlain([]ownedKey{mine}), []any{"OK"}, stays(me, time.Minute)},
+			{"renew, not mine", holding(stranger, scriptLease), renewPlain([]ownedKey{mine}), []any{nil}, stays(stranger, scriptLease)},
+			{"renew, gone", nil, renewPlain([]ownedKey{mine}), []any{nil}, nothingThere},
+			{"renew, wrong type", hashHeld, renewPlain([]ownedKey{mine}), []any{ErrWrongType}, hashStays},
+			{"look", holding(me, scriptLease), renewPlain([]ownedKey{look}), []any{me}, stays(me, scriptLease)},
+			{"release", holding(me, scriptLease), releasePlain([]ownedKey{mine}), []any{int64(1)}, nothingThere},
+			{"release, not mine", holding(stranger, scriptLease), releasePlain([]ownedKey{mine}), []any{int64(0)}, stays(stranger, scriptLease)},
+			{"release, gone", nil, releasePlain([]ownedKey{mine}), []any{int64(0)}, nothingThere},
+			{"release, wrong type", hashHeld, releasePlain([]ownedKey{mine}), []any{ErrWrongType}, hashStays},
+			{"info", holding(stranger, 0), infoPlain(mine.keys), []any{stranger, int64(-1)}, stays(stranger, -1)},
+			{"info, free", nil, infoPlain(mine.keys), []any{nil, int64(-2)}, nothingThere},
+		} {
+			b.do("FLUSHALL")
+			if c.setup != nil {
+				c.setup(b, "k")
+			}
+			got := plainRun(b.rdb, c.call)
+			if len(got) == 1 && notAString(replyError(got[0])) && !doesNotKnow(replyError(got[0])) {
+				got[0] = ErrWrongType
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%s: %v, want %v", c.name, got, c.want)
+			}
+			c.after(scriptBench{caseTB{t, c.name}, b.rdb, nil, b.real}, "k")
+		}
+	})
+}
+
+func TestPlainVerdictsAreReadOnEveryBranch(t *testing.T) {
+	mine, look := stringOwned("k", me, time.Minute), stringOwned("k", me, 0)
+	for _, c := range []struct {
+		name  string
+		owned ownedKey
+		reply any
+		want  verdict
+	}{
+		{"renewed", mine, "OK", kept},
+		{"not renewed", mine, nil, notMine},
+		{"looked at", look, me, kept},
+		{"looked at, another's", look, stranger, notMine},
+		{"looked at, gone", look, nil, notMine},
+		{"another type", mine, scriptError("WRONGTYPE Operation against a key"), notMine},
+		{"another type, as 8.6 says it", mine, scriptError("ERR Key should be of string type if conditional"), notMine},
+		{"refused", mine, scriptError("OOM command not allowed"), unseen},
+		{"refused, looked at", look, scriptError("LOADING the dataset"), unseen},
+	} {
+		if got := readRenewPlain(c.owned, c.reply); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+	for reply, want := range map[any]time.Duration{int64(1500): 1500 * time.Millisecond, int64(-1): -time.Millisecond, int64(-2): 0, nil: -1, "x": -1} {
+		if got := readPTTL(reply); got != want {
+			t.Errorf("PTTL %v read as %v, want %v", reply, got, want)
+		}
+	}
+}
+
+// scriptError is a server's error reply.
+type scriptError string
+
+func (e scriptError) Error() string { return string(e) }
+func (scriptError) RedisError()     {}
