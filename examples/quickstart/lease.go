@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock"
+	"github.com/seed-8c25f305/watchlock/examples/internal/timeline"
 )
 
 // Act 5: an explicit lease ends while its job still runs. Nothing renews it: that
@@ -18,7 +19,7 @@ import (
 // explicitLease lets a job overrun its lease while somebody waits for the lock.
 func (s *story) explicitLease(story context.Context) error {
 	const lease, step, steps = 1500 * time.Millisecond, 250 * time.Millisecond, 8
-	s.act("A lease that is too short for its job",
+	s.Act("A lease that is too short for its job",
 		"Worker A takes lock:prices for 1500 ms, and its 8 steps of 250 ms need 2000. Worker B waits.")
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
@@ -40,14 +41,14 @@ func (s *story) explicitLease(story context.Context) error {
 	granted := make(chan grant, 1)
 	var told, lastStep time.Time
 	err = mine.NewMutex("lock:prices", watchlock.WithLeaseTime(lease)).Do(story, func(ctx context.Context) error {
-		s.say("worker A", "holds lock:prices for %s", ms(lease))
+		s.Say("worker A", "holds lock:prices for %s", timeline.MS(lease))
 		waiting.Go(func() {
-			s.say("worker B", "waits for lock:prices")
+			s.Say("worker B", "waits for lock:prices")
 			var g grant
 			// Under the story's context, not worker A's: B's wait outlives A's lease.
 			g.err = theirs.NewMutex("lock:prices").Do(story, func(context.Context) error {
 				g.at = time.Now()
-				s.say("worker B", "holds lock:prices")
+				s.Say("worker B", "holds lock:prices")
 				return nil
 			})
 			granted <- g
@@ -59,7 +60,7 @@ func (s *story) explicitLease(story context.Context) error {
 				break
 			}
 			lastStep = time.Now()
-			s.say("worker A", "step %d", n)
+			s.Say("worker A", "step %d", n)
 			if pass(ctx, step) != nil {
 				break
 			}
@@ -67,10 +68,10 @@ func (s *story) explicitLease(story context.Context) error {
 		if told = time.Now(); ctx.Err() == nil {
 			return nil // all steps done
 		}
-		s.say("worker A", "is told: %v; stops", context.Cause(ctx))
+		s.Say("worker A", "is told: %v; stops", context.Cause(ctx))
 		// Stopping takes its time too. Nothing is written in it.
 		_ = pass(story, 150*time.Millisecond)
-		s.say("worker A", "has stopped")
+		s.Say("worker A", "has stopped")
 		return context.Cause(ctx)
 	})
 	if err != nil && !errors.Is(err, watchlock.ErrLost) {
@@ -81,8 +82,8 @@ func (s *story) explicitLease(story context.Context) error {
 	if next.err != nil {
 		return next.err
 	}
-	s.claim(lost, "Do returned ErrLost, so worker A knows that its job is unfinished")
-	s.claim(lost && told.Before(next.at), "worker A was told %s before worker B got the lock", ms(next.at.Sub(told)))
-	s.claim(lastStep.Before(next.at), "no step of worker A began after that")
+	s.Claim(lost, "Do returned ErrLost, so worker A knows that its job is unfinished")
+	s.Claim(lost && told.Before(next.at), "worker A was told %s before worker B got the lock", timeline.MS(next.at.Sub(told)))
+	s.Claim(lastStep.Before(next.at), "no step of worker A began after that")
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"sync"
 	"time"
+
+	"github.com/seed-8c25f305/watchlock/examples/internal/timeline"
 )
 
 // logistics plays the API of the company that fetches the parcels. Each request
@@ -18,7 +20,7 @@ type logistics struct {
 	parcels map[string]int // by order; guarded by mu
 }
 
-func newLogistics(t *timeline, takes time.Duration) *logistics {
+func newLogistics(t *timeline.Timeline, takes time.Duration) *logistics {
 	api := &logistics{parcels: make(map[string]int)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /parcels/{order}", func(w http.ResponseWriter, r *http.Request) {
@@ -30,7 +32,7 @@ func newLogistics(t *timeline, takes time.Duration) *logistics {
 		api.parcels[order]++
 		n := api.parcels[order]
 		api.mu.Unlock()
-		t.say("logistics", "sends parcel %d of order %s", n, order)
+		t.Say("logistics", "sends parcel %d of order %s", n, order)
 		w.WriteHeader(http.StatusCreated)
 	})
 	api.server = httptest.NewServer(mux)

@@ -1,11 +1,11 @@
-// Command quickstart tells what a lock in Redis is good for, in five short acts:
+// Command quickstart tells what a lock in Redis is good for, in six short acts:
 //
 //	go run -C examples ./quickstart
 //	go run -C examples ./quickstart -redis redis://localhost:6379/0
 //
 // It prints who did what and when, and after each act what that proved. It exits
 // with 1 when a claim does not hold. Read the acts in their order: shipment.go,
-// watchdog.go, busy.go, lease.go.
+// watchdog.go, busy.go, lease.go, late.go.
 package main
 
 import (

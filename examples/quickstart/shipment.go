@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock"
+	"github.com/seed-8c25f305/watchlock/examples/internal/timeline"
 )
 
 // Acts 1 and 2: the duplicate shipment. Three workers take payment events from a
@@ -25,33 +26,33 @@ var deliveries = []struct{ worker, order string }{
 
 // withoutLock shows the fault. It claims nothing: how often it strikes is luck.
 func (s *story) withoutLock(ctx context.Context) error {
-	s.act("Without a lock",
+	s.Act("Without a lock",
 		"A broker delivers the payment of order 1001 twice, to two workers at once.",
 		"Each looks whether the order was dispatched, then calls the logistics API.")
 	api, err := s.ship(ctx, func(*watchlock.Client, string) section { return noLock{} })
 	if err != nil {
 		return err
 	}
-	s.say("customer", "gets %d parcels for one order", api.sent("1001"))
+	s.Say("customer", "gets %d parcels for one order", api.sent("1001"))
 	return nil
 }
 
 // withLock is the same with one lock for each order.
 func (s *story) withLock(ctx context.Context) error {
-	s.act("With one lock per order",
+	s.Act("With one lock per order",
 		"The same events. Each worker holds lock:order:<id> while it looks and calls.")
 	api, err := s.ship(ctx, s.orderLock)
 	if err != nil {
 		return err
 	}
-	s.claim(api.sent("1001") == 1, "order 1001 was delivered twice by the broker and dispatched once")
-	s.claim(api.sent("1002") == 1 && api.sent("1003") == 1, "orders 1002 and 1003 were dispatched once each")
+	s.Claim(api.sent("1001") == 1, "order 1001 was delivered twice by the broker and dispatched once")
+	s.Claim(api.sent("1002") == 1 && api.sent("1003") == 1, "orders 1002 and 1003 were dispatched once each")
 	return nil
 }
 
 // ship lets three workers take the deliveries and returns the API they called.
 func (s *story) ship(ctx context.Context, lock func(*watchlock.Client, string) section) (*logistics, error) {
-	api := newLogistics(s.timeline, s.apiTime)
+	api := newLogistics(s.Timeline, s.apiTime)
 	defer api.close()
 	orders := &orderTable{dispatched: make(map[string]bool)}
 
@@ -64,7 +65,7 @@ func (s *story) ship(ctx context.Context, lock func(*watchlock.Client, string) s
 			return nil, err
 		}
 		defer client.Close()
-		w := worker{name, s.timeline, client, lock, orders, api}
+		w := worker{name, s.Timeline, client, lock, orders, api}
 		queue := make(chan string, len(deliveries))
 		queues[name] = queue
 		wg.Go(func() {
@@ -74,7 +75,7 @@ func (s *story) ship(ctx context.Context, lock func(*watchlock.Client, string) s
 		})
 	}
 	for _, d := range deliveries {
-		s.say("broker", "order %s is paid, to %s", d.order, d.worker)
+		s.Say("broker", "order %s is paid, to %s", d.order, d.worker)
 		queues[d.worker] <- d.order
 	}
 	for _, queue := range queues {
@@ -92,7 +93,7 @@ func (s *story) ship(ctx context.Context, lock func(*watchlock.Client, string) s
 // worker is one server that takes payment events.
 type worker struct {
 	name   string
-	t      *timeline
+	t      *timeline.Timeline
 	client *watchlock.Client
 	lock   func(client *watchlock.Client, name string) section
 	orders *orderTable
@@ -105,16 +106,16 @@ func (w worker) paid(ctx context.Context, order string) error {
 	asked := time.Now()
 	return w.lock(w.client, "lock:order:"+order).Do(ctx, func(ctx context.Context) error {
 		if w.orders.isDispatched(order) {
-			w.t.say(w.name, "waited %s: order %s is dispatched already, nothing to do", ms(time.Since(asked)), order)
+			w.t.Say(w.name, "waited %s: order %s is dispatched already, nothing to do", timeline.MS(time.Since(asked)), order)
 			return nil
 		}
-		w.t.say(w.name, "order %s is not dispatched yet: calls the API", order)
+		w.t.Say(w.name, "order %s is not dispatched yet: calls the API", order)
 		// ctx ends when the lock is lost, and the call with it.
 		if err := w.api.dispatch(ctx, order); err != nil {
 			return err
 		}
 		w.orders.setDispatched(order)
-		w.t.say(w.name, "order %s: notes that it is dispatched", order)
+		w.t.Say(w.name, "order %s: notes that it is dispatched", order)
 		return nil
 	})
 }

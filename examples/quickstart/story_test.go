@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed-8c25f305/watchlock"
+	"github.com/seed-8c25f305/watchlock/examples/fencing/storage"
 	"github.com/seed-8c25f305/watchlock/examples/internal/connect"
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 )
@@ -52,8 +53,8 @@ func tellTheStory(t *testing.T, args ...string) {
 	if code != 0 || errOut.Len() > 0 || strings.Contains(out.String(), "FAILED") {
 		t.Fatalf("exit code %d, errors %q, story:\n%s", code, &errOut, &out)
 	}
-	if n := strings.Count(out.String(), "proved: "); n != 11 || !strings.Contains(out.String(), "All 11 claims hold.") {
-		t.Errorf("%d claims proved, want 11:\n%s", n, &out)
+	if n := strings.Count(out.String(), "proved: "); n != 15 || !strings.Contains(out.String(), "All 15 claims hold.") {
+		t.Errorf("%d claims proved, want 15:\n%s", n, &out)
 	}
 	if took := time.Since(began); took > longestStory {
 		t.Errorf("the story took %v, more than %v", took, longestStory)
@@ -70,7 +71,7 @@ func TestStoryFailsWhenAnOperatorDeletesALock(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "nobody else got in") {
 		t.Errorf("the story ended with %v, want the failed claim:\n%s", err, out)
 	}
-	if !strings.Contains(out.String(), "\n5. ") || strings.Contains(out.String(), "claims hold") {
+	if !strings.Contains(out.String(), "\n6. ") || strings.Contains(out.String(), "claims hold") {
 		t.Errorf("the story is not told to its end, or praises itself:\n%s", out)
 	}
 	if keys := s.rdb.Keys(t.Context(), "*").Val(); len(keys) != 0 {
@@ -118,6 +119,16 @@ func TestWorkerThatIsNotToldInTimeIsNoticed(t *testing.T) {
 	wantFailedClaim(t, s, out, s.explicitLease, "before worker B got the lock")
 }
 
+func TestRowThatTakesTheLateWriteIsNoticed(t *testing.T) {
+	t.Parallel()
+	s, out := newTestStory(t)
+	s.write = func(ctx context.Context, rows *storage.Store, order, status string, token int64) error {
+		_, err := rows.DB().ExecContext(ctx, `UPDATE shipments SET status = $1, lock_token = $2 WHERE order_id = $3`, status, token, order)
+		return err
+	}
+	wantFailedClaim(t, s, out, s.lateWrite, "the row refused the late write")
+}
+
 // newTestStory is a story on an embedded server of its own.
 func newTestStory(t *testing.T) (*story, *bytes.Buffer) {
 	t.Helper()
@@ -136,7 +147,7 @@ func wantFailedClaim(t *testing.T, s *story, out *bytes.Buffer, act func(context
 	if err := act(t.Context()); err != nil {
 		t.Fatalf("%v:\n%s", err, out)
 	}
-	if err := s.finish(); err == nil || !strings.Contains(err.Error(), claim) {
+	if err := s.Finish(""); err == nil || !strings.Contains(err.Error(), claim) {
 		t.Errorf("the act ended with %v, want that %q does not hold:\n%s", err, claim, out)
 	}
 }
