@@ -1,0 +1,69 @@
+package main
+
+import (
+	"math/bits"
+	"time"
+)
+
+const (
+	histogramFine = 5  // bits: buckets are 3 % wide
+	histogramMost = 42 // bits: more than an hour
+)
+
+// histogram counts durations without allocating.
+type histogram struct {
+	Counts [(histogramMost - histogramFine + 1) << histogramFine]uint32
+	N      int64
+	Max    time.Duration
+}
+
+// bucket is where d is counted: as it is below 2^histogramFine ns, and by its
+// leading bits above.
+func bucket(d time.Duration) int {
+	v := uint64(max(d, 0))
+	shift := max(bits.Len64(v)-1-histogramFine, 0)
+	if shift+histogramFine >= histogramMost {
+		return len(histogram{}.Counts) - 1
+	}
+	return shift<<histogramFine + int(v>>shift)
+}
+
+// middle is the duration that bucket i stands for.
+func middle(i int) time.Duration {
+	shift := max(i>>histogramFine-1, 0)
+	v := int64(i - shift<<histogramFine)
+	return time.Duration(v<<shift + (1<<shift)/2)
+}
+
+func (h *histogram) add(d time.Duration) {
+	h.Counts[bucket(d)]++
+	h.N++
+	h.Max = max(h.Max, d)
+}
+
+func (h *histogram) merge(o *histogram) {
+	for i, n := range o.Counts {
+		h.Counts[i] += n
+	}
+	h.N += o.N
+	h.Max = max(h.Max, o.Max)
+}
+
+// quantile is the duration that a share q of all is not above.
+func (h *histogram) quantile(q float64) time.Duration {
+	rank := int64(q * float64(h.N))
+	for i, n := range h.Counts {
+		if rank -= int64(n); rank < 0 {
+			return min(middle(i), h.Max)
+		}
+	}
+	return h.Max
+}
+
+// into writes the quantiles in seconds.
+func (h *histogram) into(f figures) {
+	if h.N == 0 {
+		return
+	}
+	f[p50], f[p99], f[longest] = h.quantile(0.5).Seconds(), h.quantile(0.99).Seconds(), h.Max.Seconds()
+}

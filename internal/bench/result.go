@@ -1,0 +1,151 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// result is what one scenario found.
+type result struct {
+	ID, Title, About string
+	Main             figure
+	Base             string `json:",omitempty"`
+	Contenders       []*entry
+	Left             map[string]string `json:",omitempty"` // out, and why
+
+	columns []figure
+}
+
+// entry is one contender's rounds.
+type entry struct {
+	Name     string
+	Rounds   []figures // nil for one that failed
+	Failures []string  `json:",omitempty"`
+	Median   figures
+	Main     spread  // of the main figure
+	Ratio    *spread `json:",omitempty"` // of the main figure to the base's, round by round
+	Broken   bool    `json:",omitempty"` // the lock did not exclude
+}
+
+// spread is the median of some values, and the least and the greatest of them.
+type spread struct {
+	Median, Low, High float64
+	N                 int
+}
+
+func spreadOf(values []float64) spread {
+	if len(values) == 0 {
+		return spread{}
+	}
+	v := slices.Sorted(slices.Values(values))
+	n := len(v)
+	return spread{(v[(n-1)/2] + v[n/2]) / 2, v[0], v[n-1], n}
+}
+
+// tellingRounds is from how many rounds on a ratio may be called a difference:
+// that chance alone puts 5 on one side happens once in 16 times.
+const tellingRounds = 5
+
+// noise says whether ratios tell a difference: all rounds must agree on which side
+// of 1 they are.
+func (s spread) noise() string {
+	switch {
+	case s.N < tellingRounds:
+		return "too few rounds to tell"
+	case s.Low <= 1 && s.High >= 1:
+		return "within noise"
+	}
+	return ""
+}
+
+func (s spread) String() string {
+	if s.N < 2 {
+		return formatRatio(s.Median)
+	}
+	return fmt.Sprintf("%s (%s–%s)", formatRatio(s.Median), formatRatio(s.Low), formatRatio(s.High))
+}
+
+// conclude forms medians and ratios.
+func (r *result) conclude() {
+	base := r.entry(r.Base)
+	for _, e := range r.Contenders {
+		e.Median = medians(e.Rounds)
+		e.Main = spreadOf(values(e.Rounds, r.Main))
+		if base != nil {
+			ratio := spreadOf(ratios(e.Rounds, base.Rounds, r.Main))
+			if ratio.N > 0 {
+				e.Ratio = &ratio
+			}
+		}
+	}
+}
+
+func (r *result) entry(name string) *entry {
+	for _, e := range r.Contenders {
+		if e.Name == name {
+			return e
+		}
+	}
+	return nil
+}
+
+// bestPeer is the best of those that are neither watchlock nor the base nor a
+// floor.
+func (r *result) bestPeer() *entry {
+	peers := map[string]bool{}
+	for _, a := range adapters()[4:] {
+		peers[a.name] = true
+	}
+	var best *entry
+	for _, e := range r.Contenders {
+		if !peers[e.Name] || e.Main.N == 0 || e.Broken {
+			continue
+		}
+		if best == nil || better(r.Main, e.Main.Median, best.Main.Median) {
+			best = e
+		}
+	}
+	return best
+}
+
+// better reports whether a is better than b. Of all but rates, less is.
+func better(f figure, a, b float64) bool {
+	if f == rate {
+		return a > b
+	}
+	return a < b
+}
+
+func values(rounds []figures, f figure) (v []float64) {
+	for _, r := range rounds {
+		if x, ok := r[f]; ok {
+			v = append(v, x)
+		}
+	}
+	return v
+}
+
+// ratios are those of rounds in which both have the figure.
+func ratios(of, to []figures, f figure) (v []float64) {
+	for i := range min(len(of), len(to)) {
+		a, ok1 := of[i][f]
+		b, ok2 := to[i][f]
+		if ok1 && ok2 && b != 0 {
+			v = append(v, a/b)
+		}
+	}
+	return v
+}
+
+func medians(rounds []figures) figures {
+	all := figures{}
+	for _, r := range rounds {
+		for f := range maps.Keys(r) {
+			if _, done := all[f]; !done {
+				all[f] = spreadOf(values(rounds, f)).Median
+			}
+		}
+	}
+	return all
+}
