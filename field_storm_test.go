@@ -237,7 +237,7 @@ func newStormFaults() stormFaults {
 		f.rules["lost reply: "+r.name] = f.wire.On(percent(r.reply, r.runs), redistest.DropReply).Times(0)
 		f.rules["lost request: "+r.name] = f.wire.On(percent(r.request, r.runs), redistest.DropRequest).Times(0)
 	}
-	f.rules["silence"] = f.wire.On(percent(0.1, acquires()), redistest.Swallow).Times(0)
+	f.rules["silence"] = f.wire.On(percent(0.3, acquires()), redistest.Swallow).Times(0)
 	drop := func(string, string) bool { return rand.N(20) == 0 }
 	f.rules["lost message"] = f.wire.OnPush(drop, true).Times(0)
 	return f
