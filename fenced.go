@@ -21,7 +21,7 @@ func (fencedKind) acquire(do doer, k *ownedKey, before []owner) (grant, result) 
 // RFencedLock of the same name; all who share the name must use the fenced form.
 //
 // A token is one more than the last, or the server's time in µs at the grant if
-// that is more. So tokens rise even when a failover or a flush loses the
+// that is more (less by up to 1,024, when waiters here may get those between). So tokens rise even when a failover or a flush loses the
 // counter, as long as no Redisson client, which counts from 1, grants on the name
 // first, and the new server's clock is not behind the last token. They are below
 // 2^53, exact in every language. Safe for concurrent use.

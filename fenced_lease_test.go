@@ -316,6 +316,7 @@ func TestEachPassHasATokenOfItsOwnBelowTheNextGrants(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
+		time.Sleep(time.Millisecond) // tokens are reserved from the time since the last grant
 		v.Reset()
 		if err := first.Unlock(bg); err != nil {
 			t.Fatal(err)
@@ -332,6 +333,23 @@ func TestEachPassHasATokenOfItsOwnBelowTheNextGrants(t *testing.T) {
 		// One grant for all of them, one for the other client.
 		if n := v.CountIf(redistest.Runs(acquireFencedSource)); len(tokens) != waiters || n > 3 {
 			t.Errorf("%d sections, %d runs of the acquire script", len(tokens), n)
+		}
+	})
+}
+
+func TestAFencedLockCountsAtItsOwnKeyWhateverTheNameWasUsedAsBefore(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		c := newTestClient(t, v.Client())
+		mustUnlock(t, mustLock(t, c.NewMutex("k")))
+		mustUnlock(t, mustLock(t, c.NewMutex("{k}"))) // the same channel
+		token := loneGrant(t, c.NewFencedMutex("k"))
+		if got, err := v.Mini().Get(counterOf("k")); err != nil || got != fmt.Sprint(token) {
+			t.Errorf("the counter is %q, %v, the token %d", got, err, token)
+		}
+		for _, key := range v.Mini().Keys() {
+			if key != counterOf("k") {
+				t.Errorf("key %q is left", key)
+			}
 		}
 	})
 }

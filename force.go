@@ -14,8 +14,9 @@ import (
 // makes one attempt, of at most 1 s or until ctx ends. After an error the lease
 // ends when it did before, whatever Redis may have done.
 //
-// On a lease that the watchdog renews it returns errors.ErrUnsupported, on one
-// that has ended that lease's error.
+// On a lease that the watchdog renews it returns errors.ErrUnsupported, and so in
+// the string form for a user who may not run scripts; on one that has ended, that
+// lease's error.
 func (l *Lease) Extend(ctx context.Context, d time.Duration) error {
 	if l == nil {
 		return &LockError{Op: "extend", Err: ErrNotHeld}

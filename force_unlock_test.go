@@ -153,7 +153,9 @@ func TestForceUnlockWhoseReplyIsLostNeverDeletesALaterOwner(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				mustUnlock(t, mustLock(t, operator.NewSetNXMutex("other"))) // it learns how to talk to this server
+				// It learns how to talk to this server, which learns the scripts.
+				mustUnlock(t, mustLock(t, operator.NewSetNXMutex("other")))
+				mustUnlock(t, mustLock(t, operator.NewMutex("another")))
 				next := make(chan *Lease, 1)
 				wire.On(releasesOfAnyKind, redistest.All(redistest.CallReply(func() {
 					l, err := locksOfKinds(later)[kind](ctx)
@@ -169,11 +171,10 @@ func TestForceUnlockWhoseReplyIsLostNeverDeletesALaterOwner(t *testing.T) {
 				if again.Hits() == 0 {
 					t.Errorf("%s: the release was not sent again", kind)
 				}
-				lease := <-next
 				if info, err := infoOf(later, kind); err != nil || !info.Mine {
 					t.Errorf("%s: the later owner's lock became %+v, %v", kind, info, err)
 				}
-				mustUnlock(t, lease)
+				mustUnlock(t, <-next)
 				_ = held.Unlock(ctx) // it has not heard yet
 			}
 		})

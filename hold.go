@@ -200,10 +200,9 @@ func (g *gate) passLocked(h *hold, now time.Duration) bool {
 		b.passedAt = now
 	}
 	lease := b.holdLocked(to.want, never, now, to.caller)
+	// The watchdog looks each third of its timeout, and a max hold is no shorter
+	// than the whole: it will see the new hold's end in time.
 	g.deliverLocked(to, delivery{lease: lease}) // to is its caller's again
-	if lease.hold.maxHold > 0 {
-		g.c.dog.schedule(b, b.nextLocked())
-	}
 	return true
 }
 

@@ -4,11 +4,12 @@
 -- tokens to reserve, ARGV[5..] owners of earlier attempts whose outcome the caller
 -- does not know: what one of them took is taken over.
 -- Answers {1, token, last} when taken, {0, PTTL} when somebody else holds it. The
--- token is the server's time in µs, or one more than the last if that is not less:
--- so it rises even when the counter is lost. Those up to last are reserved with
--- it, unless the counter would run more than 100 ms ahead of the clock. Lua's
--- numbers are exact below 2^53, and are written with %.0f, since tostring gives up
--- digits.
+-- token is the server's time in µs, or one more than the last if that is not less.
+-- Those up to last are reserved with it. They are taken from the time since the
+-- last, and so never run ahead of the clock: what is granted when the counter was
+-- lost is larger than all of them. Without a counter that time is not known, and
+-- nothing is reserved. Lua's numbers are exact below 2^53, and are written with
+-- %.0f, since tostring gives up digits.
 local lease, idle, more = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
 if not lease or lease < 1 or lease > 9007199254740991 or lease % 1 ~= 0 then
   return redis.error_reply('ERR lease out of range')
@@ -34,17 +35,14 @@ if type(last) == 'table' then
 end
 local now = redis.call('TIME')
 local micros = now[1] * 1000000 + now[2]
-local token = micros
+local token, top = micros, micros
 if last then
   local n = #last <= 17 and string.find(last, '^%-?%d+$') and tonumber(last)
   if not n or n >= 9007199254740991 then
     return redis.error_reply('TOKENRANGE the counter is not an integer below 2^53 - 1')
   end
-  token = math.max(token, n + 1)
-end
-local top = token + more
-if top > micros + 100000 or top > 9007199254740991 then
-  top = token
+  token = math.max(n + 1, micros - more)
+  top = math.max(token, micros)
 end
 if idle > 0 then
   redis.call('SET', KEYS[2], string.format('%.0f', top), 'PX', string.format('%.0f', idle))
