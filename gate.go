@@ -25,7 +25,8 @@ const (
 
 // gate stands before one lock of one client while somebody here holds it or
 // waits for it. Waiters queue in it in their order; at most one attempt at a
-// time, for the first of them, talks to Redis, by the driver goroutine.
+// time, for the first of them, talks to Redis: that of the driver, a goroutine or
+// a caller that may block.
 //
 // The rules that decide who holds are kept under mu:
 //
@@ -58,7 +59,7 @@ type gate struct {
 	want      int           // number of the attempt that somebody new needs
 	owned     [1]ownedKey   // the argument of the attempt or release under way, whose goroutine alone touches it
 	poke      chan struct{} // one slot, made for the first driver that may sleep
-	hints     uint64        // messages, confirmations, reconnections seen
+	hints     uint64        // messages and confirmations seen
 	tried     uint64        // hints as they stood before the newest attempt
 	last      answer
 	lastHeld  int // number of the newest attempt answered "held"
