@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -121,6 +122,7 @@ func TestLoggerHearsOfALossAndSilenceIsTheDefault(t *testing.T) {
 		l := mustLock(t, m)
 		v.Mini().Del("n")
 		<-l.Done()
+		synctest.Wait() // the holder is told first, then the logger
 		lost := logs.FilterMessageSnippet("lost").All()
 		if len(lost) != 1 || lost[0].ContextMap()["lock"] != "n" || !strings.Contains(lost[0].ContextMap()["taken at"].(string), "client_test.go:") {
 			t.Errorf("logged %v", logs.All())
