@@ -52,6 +52,7 @@ type reentrant interface {
 func adapters() []adapter {
 	return []adapter{
 		rawAdapter(),
+		pausingAdapter(),
 		watchlockAdapter("watchlock", "as it comes"),
 		watchlockNoPassing(),
 		watchlockFenced(),

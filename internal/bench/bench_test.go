@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"image/color"
 	"io"
 	"os"
 	"path/filepath"
@@ -254,5 +255,18 @@ func TestEveryGoalNamesAScenarioAndAClient(t *testing.T) {
 		if !slices.ContainsFunc(adapters(), func(a adapter) bool { return a.name == g.name }) {
 			t.Errorf("no client %q", g.name)
 		}
+	}
+}
+
+func TestEachClientHasAColourOfItsOwn(t *testing.T) {
+	seen := map[color.RGBA]string{}
+	for i, name := range clientNames() {
+		if i >= len(colours) {
+			t.Fatalf("no colour is left for %s", name)
+		}
+		if other := seen[colours[i]]; other != "" {
+			t.Errorf("%s has the colour of %s", name, other)
+		}
+		seen[colours[i]] = name
 	}
 }

@@ -22,16 +22,27 @@ var (
 // scriptCommands are those of the library's scripts.
 var scriptCommands = []string{"hdel", "hlen", "hset", "hexists", "pttl", "pexpire", "publish", "get", "set", "time"}
 
+// rawAdapter is what a lock costs in Redis and nothing else: it has no waiting.
 func rawAdapter() adapter {
+	return rawScripts(rawName, "the two scripts of watchlock by EVALSHA, prepared once; no renewal, no check of time, "+
+		"no waiting: refused, it asks again at once", false)
+}
+
+// pausingAdapter is the same for those who want to spare the server.
+func pausingAdapter() adapter {
+	return rawScripts(pausingName, "the same, but refused it asks again after a pause, "+
+		"which doubles from 1 ms to 64 ms, less a random part of up to half", true)
+}
+
+func rawScripts(name, about string, pauses bool) adapter {
 	return adapter{
-		name: rawName,
-		about: "the two scripts of watchlock by EVALSHA, prepared once; no renewal, no check of time; " +
-			"refused, it asks again after a pause that doubles from 1 ms to 64 ms, less a random part of up to half",
+		name:   name,
+		about:  about,
 		inside: scriptCommands,
 		polls:  true,
 		open: func(c conditions) (session, error) {
 			rdb := newRedis(c)
-			s := &rawSession{rdb: rdb, ttl: c.ttl.Milliseconds(), id: strconv.FormatInt(rawSessions.Add(1), 10)}
+			s := &rawSession{rdb: rdb, ttl: c.ttl.Milliseconds(), pauses: pauses, id: strconv.FormatInt(rawSessions.Add(1), 10)}
 			var err error
 			if s.acquire, err = rdb.ScriptLoad(context.Background(), rawAcquire).Result(); err == nil {
 				s.release, err = rdb.ScriptLoad(context.Background(), rawRelease).Result()
@@ -51,6 +62,7 @@ type rawSession struct {
 	rdb              *redis.Client
 	acquire, release string
 	ttl              int64
+	pauses           bool
 	id               string
 	owners           atomic.Int64
 }
@@ -86,7 +98,9 @@ func (m *rawMutex) lock(ctx context.Context) (lease, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		pause(b.NextBackoff())
+		if m.s.pauses {
+			pause(b.NextBackoff())
+		}
 	}
 }
 

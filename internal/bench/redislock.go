@@ -11,7 +11,7 @@ import (
 func redislockAdapter() adapter {
 	return adapter{
 		name:   "bsm/redislock",
-		about:  "polls with the pauses of raw go-redis (a RetryStrategy); does not renew",
+		about:  "polls with the pauses of raw go-redis, pausing (a RetryStrategy); does not renew",
 		inside: []string{"msetnx", "mset", "mget", "getrange", "pexpire", "del", "pttl"},
 		polls:  true,
 		open: func(c conditions) (session, error) {

@@ -14,7 +14,7 @@ import (
 func redsyncAdapter() adapter {
 	return adapter{
 		name:   "redsync",
-		about:  "one pool; polls with the pauses of raw go-redis (WithRetryDelayFunc) and does not give up (WithTries); does not renew",
+		about:  "one pool; polls with the pauses of raw go-redis, pausing (WithRetryDelayFunc) and does not give up (WithTries); does not renew",
 		inside: []string{"get", "del"},
 		polls:  true,
 		open: func(c conditions) (session, error) {

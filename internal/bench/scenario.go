@@ -26,9 +26,10 @@ type contender struct {
 }
 
 const (
-	rawName   = "raw go-redis"
-	floorName = "floor: the message"
-	noPassing = "watchlock, no passing"
+	rawName     = "raw go-redis"
+	pausingName = "raw go-redis, pausing"
+	floorName   = "floor: the message"
+	noPassing   = "watchlock, no passing"
 )
 
 var costs = []figure{sent, ran, allocs, allocated, clientCPU, serverCPU, connections}
@@ -115,6 +116,9 @@ func restScenario(n int, many bool) scenario {
 		measure: rest{n}.measure,
 	}
 	s.skip = func(a adapter) string {
+		if a.name == rawName {
+			return "does not wait: it asks without end"
+		}
 		if many && a.polls {
 			return "polls"
 		}
