@@ -12,7 +12,6 @@ const (
 	firstPoll    = 250 * time.Millisecond // the shortest poll interval of a waiter
 	afterExpiry  = 2 * time.Millisecond   // how long after a lease's end to try
 	expiryJitter = 10 * time.Millisecond  // so that not all clients try at once
-	yieldPause   = 3 * time.Millisecond   // after a release that others heard
 	echoWait     = 100 * time.Millisecond // for the message of our own release
 	firstRetry   = 5 * time.Millisecond   // after a try that got no reply
 	lastRetry    = 500 * time.Millisecond
@@ -50,7 +49,7 @@ type gate struct {
 	held      *burst
 	releasing bool // our Unlock is on its way: not held, not free
 	releaseAt time.Duration
-	yieldTo   time.Duration // no attempt before this
+	yielding  yielding
 	echoBy    time.Duration // a message before this is that of our own release
 	driving   bool          // the driver runs
 	joined    bool          // subscribed, or asked to be
@@ -165,6 +164,8 @@ func (g *gate) hint(message bool) {
 		next = b.verifyLocked(max(now, b.verified+verifyGap))
 	case message && g.attempt.flying:
 		g.attempt.doubted = true
+	case message:
+		g.yielding.heard(now)
 	}
 	g.wakeLocked()
 	g.mu.Unlock()
@@ -263,29 +264,6 @@ func (g *gate) try() (pause time.Duration, again bool) {
 	return g.settle(w, a, got, res)
 }
 
-// yield waits while a release of ours that others heard is young: they get the
-// lock first, or a loop of Lock and Unlock here would keep them out.
-func (g *gate) yield() {
-	for {
-		g.mu.Lock()
-		until := g.yieldTo
-		g.mu.Unlock()
-		left := until - g.c.clock.now()
-		if left <= 0 {
-			return
-		}
-		timer := time.NewTimer(left)
-		select {
-		case <-timer.C:
-		case <-g.poke: // somebody came who cannot wait that long
-		case <-g.c.stopping:
-			timer.Stop()
-			return
-		}
-		timer.Stop()
-	}
-}
-
 // begin starts an attempt for the first waiter, or ends the driver.
 func (g *gate) begin() (w *waiter, a attempt, before []owner, ok bool) {
 	g.mu.Lock()
@@ -296,6 +274,7 @@ func (g *gate) begin() (w *waiter, a attempt, before []owner, ok bool) {
 	}
 	w = g.queue.first
 	g.tried = g.hints
+	g.yielding.try()
 	g.attempt = attempt{n: g.attempt.n + 1, owner: g.c.newOwner(), want: w.want, flying: true, sentAt: g.c.clock.now()}
 	if others := g.queue.n - 1; others > 0 && g.c.cfg.localHandoff > 0 {
 		g.attempt.reserve = min(others*tokensEach, mostTokens)
@@ -417,6 +396,7 @@ func (g *gate) grantedLocked(w *waiter, a attempt, got grant, res result, now ti
 	}
 	b.raise(trusted)
 	g.held = b
+	g.yielding.granted(now)
 	g.retain()
 	lease := b.holdLocked(to.want, trusted, now, to.caller)
 	if to.want.watchdog {

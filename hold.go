@@ -206,22 +206,6 @@ func (g *gate) passLocked(h *hold, now time.Duration) bool {
 	return true
 }
 
-// heard notes how many a release of ours was told to. When some of them are not
-// this client, they go first.
-func (g *gate) heard(freed bool, told int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !freed || told == 0 {
-		g.echoBy = 0 // nothing comes back
-	}
-	if g.c.subs.hears(g.keys.channel) {
-		told--
-	}
-	if told > 0 {
-		g.yieldTo = g.c.clock.now() + yieldPause
-	}
-}
-
 // giveUp releases a burst in Redis after its last Unlock and opens the gate.
 func (g *gate) giveUp(ctx context.Context, b *burst, renewing chan struct{}) error {
 	deadline := g.c.clock.now() + g.c.cfg.unlockTimeout

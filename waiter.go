@@ -34,9 +34,8 @@ type delivery struct {
 	err   error
 }
 
-// join queues w, or answers it on the spot.
-func (g *gate) join(w *waiter, ends bool) (d delivery, answered, lead bool) {
-	now := g.c.clock.now()
+// join queues w at the instant now, or answers it on the spot.
+func (g *gate) join(w *waiter, now time.Duration, ends bool) (d delivery, answered, lead bool) {
 	g.mu.Lock()
 	endings := g.expireLocked(now)
 	defer tellAll(endings)
@@ -61,13 +60,13 @@ func (g *gate) join(w *waiter, ends bool) (d delivery, answered, lead bool) {
 		g.want = max(g.want, w.from)
 	}
 	if w.once || w.hurried {
-		g.yieldTo = 0
+		g.yielding.stop()
 	}
 	if g.held != nil {
 		g.subscribeLocked()
 		return delivery{}, false, false
 	}
-	if w.here && !g.driving && !g.releasing && g.yieldTo <= now {
+	if w.here && !g.driving && !g.releasing && g.yielding.to <= now {
 		g.startLocked()
 		return delivery{}, false, true
 	}
@@ -175,10 +174,11 @@ func (g *gate) answerOnceLocked(n int, err func(*waiter) error) {
 // reaches the caller is no grant.
 func (g *gate) lock(ctx context.Context, op string, wait time.Duration, want want, caller uintptr) (*Lease, error) {
 	start, left := g.c.clock.now(), wait
+	now := start
 	for tries := 1; ; tries++ {
 		w := g.c.newWaiter()
 		w.ctx, w.op, w.want, w.once, w.caller, w.since = ctx, op, want, left <= 0, caller, start
-		d, err := g.wait(ctx, w, left)
+		d, err := g.wait(ctx, w, now, left)
 		if err != nil {
 			return nil, err
 		}
@@ -190,24 +190,25 @@ func (g *gate) lock(ctx context.Context, op string, wait time.Duration, want wan
 			return d.lease, d.err
 		}
 		_ = d.lease.Unlock(ctx)
+		now = g.c.clock.now()
 		if tries >= slowGrants || wait <= 0 {
-			return nil, unavailable(&slowError{g.c.clock.now() - start, want.lease})
+			return nil, unavailable(&slowError{now - start, want.lease})
 		}
 		if wait != forever {
-			left = wait - (g.c.clock.now() - start)
+			left = wait - (now - start)
 		}
 	}
 }
 
-// wait queues w and returns when something is delivered, the wait is over or
-// ctx ends.
-func (g *gate) wait(ctx context.Context, w *waiter, limit time.Duration) (delivery, error) {
-	_, ends := ctx.Deadline()
+// wait queues w at the instant now and returns when something is delivered, the wait
+// is over or ctx ends.
+func (g *gate) wait(ctx context.Context, w *waiter, now, limit time.Duration) (delivery, error) {
+	deadline, ends := ctx.Deadline()
 	// An attempt made here must end before the wait does.
 	_, manyCalls := w.want.kind.(*stringKind)
 	w.here = ctx.Done() == nil && (limit == forever || limit >= mostOfAFlight && !manyCalls)
-	w.hurried = limit <= 2*yieldPause
-	d, answered, lead := g.join(w, ends || limit != forever)
+	w.hurried = limit <= 2*yieldMost || ends && time.Until(deadline) <= 2*yieldMost
+	d, answered, lead := g.join(w, now, ends || limit != forever)
 	if answered {
 		return d, nil
 	}
@@ -215,7 +216,6 @@ func (g *gate) wait(ctx context.Context, w *waiter, limit time.Duration) (delive
 		g.warnSelf(w)
 	}
 	if lead {
-		began := g.c.clock.now()
 		g.tryHere()
 		select {
 		case d := <-w.ready:
@@ -223,11 +223,14 @@ func (g *gate) wait(ctx context.Context, w *waiter, limit time.Duration) (delive
 		default:
 		}
 		if limit != forever {
-			limit = max(0, limit-(g.c.clock.now()-began))
+			limit = max(0, limit-(g.c.clock.now()-now))
 		}
 	}
 	if w.once {
 		limit = attemptTimeout
+	}
+	if limit == forever && ctx.Done() == nil {
+		return <-w.ready, nil
 	}
 	var over <-chan time.Time
 	if limit != forever {

@@ -1,0 +1,112 @@
+package watchlock
+
+import "time"
+
+const (
+	yieldPause  = 3 * time.Millisecond // for each turn of somebody else: a burst of the default window, and its start
+	yieldJitter = yieldPause / 6
+	yieldMost   = 10 * time.Millisecond // for all of them
+	yieldHints  = time.Second           // for how long an absence is remembered
+)
+
+// yielding is how a gate lets other clients go first after a release of ours that
+// they heard: a loop of Lock and Unlock here would keep them out, since it is always
+// the first to know. Each of them gets one turn, which its own release ends, so that
+// clients that do the same go round. What tells how many they are is a hint: a
+// subscriber may be dead, or linger after its last wait, and foreign clients give
+// way to nobody. So a turn that nobody takes ends after yieldPause, all of them
+// after yieldMost, and whoever let one pass is not counted for a while. The pauses
+// differ by chance: of two who wait for the same absent one only the first finds
+// that nobody is inside, and so only the first learns.
+//
+// Guarded by gate.mu.
+type yielding struct {
+	to       time.Duration // no attempt before this
+	end      time.Duration // nor a later to
+	turns    int           // releases to hear before that
+	missed   int           // turns that had passed in silence, when the attempt began
+	absent   int           // how many of those told did not come
+	absentTo time.Duration // until when that counts
+}
+
+// begin gives others told a turn each at the instant now.
+func (y *yielding) begin(others int, now time.Duration) {
+	if now < y.absentTo {
+		others = max(1, others-y.absent)
+	}
+	y.turns, y.to, y.end = others, now+turnPause(), now+yieldMost
+}
+
+// heard is somebody's release at the instant now: one turn has been had.
+func (y *yielding) heard(now time.Duration) {
+	if y.to <= now {
+		return
+	}
+	if y.turns--; y.turns <= 0 {
+		y.stop()
+		return
+	}
+	y.to = min(now+turnPause(), y.end)
+}
+
+// turnPause is for how long a turn may be left untaken.
+func turnPause() time.Duration { return yieldPause + jitter(yieldJitter) }
+
+// stop is for those who cannot wait, and when everybody had a turn.
+func (y *yielding) stop() { y.to, y.turns = 0, 0 }
+
+// try says that an attempt begins: turns that are left were taken by nobody, or by
+// somebody who is still inside.
+func (y *yielding) try() { y.missed, y.turns = y.turns, 0 }
+
+// granted says that the attempt was granted: nobody was inside. What is known
+// already may explain some of the absence: those are no longer given turns.
+func (y *yielding) granted(now time.Duration) {
+	switch {
+	case y.missed == 0:
+	case now >= y.absentTo:
+		y.absent, y.absentTo = y.missed, now+yieldHints
+	default:
+		y.absent = max(y.absent, y.missed)
+	}
+}
+
+// heard notes how many a release of ours was told to. When some of them are not
+// this client, they go first.
+func (g *gate) heard(freed bool, told int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !freed || told == 0 {
+		g.echoBy = 0 // nothing comes back
+	}
+	if g.c.subs.hears(g.keys.channel) {
+		told--
+	}
+	if told > 0 {
+		g.yielding.begin(told, g.c.clock.now())
+	}
+}
+
+// yield has the driver wait while others go first.
+func (g *gate) yield() {
+	for {
+		g.mu.Lock()
+		left := g.yielding.to - g.c.clock.now()
+		if left > 0 {
+			g.subscribeLocked() // to hear that they have been
+		}
+		g.mu.Unlock()
+		if left <= 0 {
+			return
+		}
+		timer := time.NewTimer(left)
+		select {
+		case <-timer.C:
+		case <-g.poke: // a turn was had, or somebody came who cannot wait
+		case <-g.c.stopping:
+			timer.Stop()
+			return
+		}
+		timer.Stop()
+	}
+}

@@ -1,0 +1,180 @@
+package watchlock
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/redistest"
+)
+
+// stints are bursts of clients, by the client's number, in order.
+type stints struct {
+	mu   sync.Mutex
+	list []stint
+}
+
+type stint struct {
+	client   int
+	from, to time.Time
+}
+
+// add notes that a section of a client ends.
+func (s *stints) add(client int, from time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.list); n > 0 && s.list[n-1].client == client {
+		s.list[n-1].to = time.Now()
+		return
+	}
+	s.list = append(s.list, stint{client, from, time.Now()})
+}
+
+// crowdOfClients has each client's goroutines lock again and again until d has passed.
+func crowdOfClients(t *testing.T, clients []*Client, goroutines int, section, d time.Duration) []stint {
+	t.Helper()
+	var seen stints
+	var all sync.WaitGroup
+	end := time.Now().Add(d)
+	for i, c := range clients {
+		m := newTestMutex(c, "k")
+		for range goroutines {
+			all.Go(func() {
+				for time.Now().Before(end) {
+					l, err := m.Lock(context.Background())
+					if err != nil {
+						t.Errorf("client %d: %v", i, err)
+						return
+					}
+					from := time.Now()
+					time.Sleep(section)
+					seen.add(i, from)
+					mustUnlock(t, l)
+				}
+			})
+		}
+	}
+	all.Wait()
+	return seen.list
+}
+
+func TestClientsThatAllWaitGoRound(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		const number, window = 4, 2 * time.Millisecond
+		var clients []*Client
+		for range number {
+			clients = append(clients, virtualClient(t, v, WithLocalHandoff(window)))
+		}
+		list := crowdOfClients(t, clients, 8, 100*time.Microsecond, time.Second)
+		// Once each has been inside, nobody is before everybody else has been again.
+		list = list[2*number : len(list)-number]
+		if len(list) < 100 {
+			t.Fatalf("only %d bursts", len(list))
+		}
+		last := map[int]int{}
+		for n, s := range list {
+			if before, ok := last[s.client]; ok && n-before != number {
+				t.Fatalf("burst %d is of client %d, whose last was %d", n, s.client, before)
+			}
+			last[s.client] = n
+			if n > 0 {
+				if idle := s.from.Sub(list[n-1].to); idle > time.Millisecond {
+					t.Errorf("burst %d began %v after the one before", n, idle)
+				}
+			}
+		}
+	})
+}
+
+// deafSubscriber is told of releases and never asks for the lock.
+func deafSubscriber(t *testing.T, v *redistest.Virtual) {
+	t.Helper()
+	sub := v.Client().Subscribe(context.Background(), channelOfTest("k"))
+	if _, err := sub.Receive(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sub.Close() })
+}
+
+func TestSubscribersThatNeverComeAreWaitedForOnceASecond(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		for range 2 {
+			deafSubscriber(t, v)
+		}
+		const window = 2 * time.Millisecond
+		clients := []*Client{virtualClient(t, v, WithLocalHandoff(window)), virtualClient(t, v, WithLocalHandoff(window))}
+		const span = 3 * time.Second
+		list := crowdOfClients(t, clients, 8, 100*time.Microsecond, span)
+		pauses := 0
+		for n, s := range list[1:] {
+			idle := s.from.Sub(list[n].to)
+			if idle > time.Millisecond {
+				pauses++
+			}
+			if idle > yieldMost {
+				t.Errorf("nobody was inside for %v", idle)
+			}
+		}
+		// Each client finds out for itself, and again when what it knows is old.
+		if most := 3 * len(clients) * int(span/yieldHints); pauses == 0 || pauses > most {
+			t.Errorf("%d pauses in %v, want some, and %d at most", pauses, span, most)
+		}
+	})
+}
+
+func TestWhoeverCannotWaitDoesNotLetOthersGoFirst(t *testing.T) {
+	for name, lock := range map[string]func(m *Mutex) (*Lease, error){
+		"one attempt": func(m *Mutex) (*Lease, error) { return m.TryLock(context.Background(), 0) },
+		"a short wait": func(m *Mutex) (*Lease, error) {
+			return m.TryLock(context.Background(), 2*yieldMost)
+		},
+		"a near deadline": func(m *Mutex) (*Lease, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), 2*yieldMost)
+			defer cancel()
+			return m.Lock(ctx)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+				deafSubscriber(t, v)
+				m := newTestMutex(virtualClient(t, v), "k")
+				mustUnlock(t, mustLock(t, m)) // others were told
+				start := time.Now()
+				l, err := lock(m)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(start); took != 0 {
+					t.Errorf("it let others go first for %v", took)
+				}
+				mustUnlock(t, l)
+				start = time.Now()
+				mustUnlock(t, mustLock(t, m))
+				if took := time.Since(start); took < yieldPause || took > yieldPause+yieldJitter {
+					t.Errorf("whoever has time let others go first for %v, want %v and a little", took, yieldPause)
+				}
+			})
+		})
+	}
+}
+
+func TestTheReleaseOfTheOnlyOtherEndsYielding(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		a, b := newTestMutex(virtualClient(t, v), "k"), newTestMutex(virtualClient(t, v), "k")
+		first := mustLock(t, a)
+		other := goLock(func() (*Lease, error) { return b.Lock(context.Background()) })
+		time.Sleep(10 * time.Millisecond)
+		mustUnlock(t, first)
+		second := goLock(func() (*Lease, error) { return a.Lock(context.Background()) })
+		<-other.done
+		time.Sleep(time.Millisecond)
+		start := time.Now()
+		mustUnlock(t, other.lease)
+		<-second.done
+		if took := time.Since(start); took != 0 {
+			t.Errorf("it went on yielding for %v after the other's turn", took)
+		}
+		mustUnlock(t, second.lease)
+	})
+}
