@@ -22,8 +22,6 @@ const never = time.Duration(math.MaxInt64)
 type burst struct {
 	// immutable
 	gate  *gate
-	kind  kind
-	keys  *lockKeys
 	owner owner
 	lease time.Duration // that the grant took
 
@@ -31,52 +29,56 @@ type burst struct {
 	trusted atomic.Int64
 
 	// guarded by gate.mu
-	holds    []*hold       // the live ones
-	alive    [1]*hold      // the room of holds for a start
+	holds    *hold         // the live ones, the newest first
 	first    hold          // the one of the grant: most bursts have no other
-	over     bool          // unlocked, lost, or left at Close
 	due      time.Duration // of the next renewal; never when nobody wants one
-	token    int64         // of a fenced lock: the newest given out
-	lastTok  int64         // the last that was reserved with the grant
 	verifyAt time.Duration // when to ask Redis whether the owner still stands; never: no need
-	alone    bool          // renew in a script of its own: company failed
-	failing  bool          // the newest renewal failed
 	verified time.Duration // when that was last asked
 	answered time.Duration // when Redis last confirmed the owner
 	passedAt time.Duration // when it was first passed; 0 not yet
-
-	doubted   bool          // a message told of a release that may be ours
-	doubtedAt time.Duration // when; an answer to a later question clears it
-	renewing  chan struct{} // closed when the renewal in flight is answered or given up
+	renewing chan struct{} // closed when the renewal in flight is answered or given up
+	spare    int16         // of a fenced lock: tokens reserved with the grant and not given out
+	over     bool          // unlocked, lost, or left at Close
+	alone    bool          // renew in a script of its own: company failed
+	failing  bool          // the newest renewal failed
+	doubted  bool          // a message told of a release that may be ours
+	doubtAt  time.Duration // when; an answer to a later question clears it
 
 	entry entry // guarded by watchdog.mu
 }
+
+// keys are those of the first who held it, and the same for all but the name.
+func (b *burst) keys() *lockKeys { return b.first.keys }
+
+func (b *burst) kind() kind { return b.first.keys.kind }
 
 // hold is what one successful Lock has of a burst, and what stays when the
 // Lease itself is forgotten.
 type hold struct {
 	// immutable
-	burst    *burst
-	keys     *lockKeys // with the name that the caller gave
-	watchdog bool
-	maxHold  time.Duration // 0: none
-	token    int64         // of a fenced lock
-	caller   uintptr
-	since    time.Duration
+	burst   *burst
+	keys    *lockKeys     // with the name that the caller gave
+	maxHold time.Duration // 0: none
+	token   int64         // of a fenced lock
+	caller  uintptr
+	since   time.Duration
 
 	// atomic
 	end     atomic.Int64 // of this hold alone: its lease time or max hold
 	watched atomic.Bool  // somebody can learn of a loss
 
+	watchdog bool // immutable
+
 	// guarded by gate.mu
-	err       error // why it ended, a sentinel; nil while it is live
-	lost      bool  // it ended by itself, not by Unlock or Close
+	lost      bool // it ended by itself, not by Unlock or Close
 	unlocked  bool
 	warned    bool
 	forgotten bool                // its Lease is unreachable
+	pinned    bool                // lease stays
+	next      *hold               // of the burst's
+	err       error               // why it ended, a sentinel; nil while it is live
 	lease     *Lease              // until the watchdog's first look, or for a caller that has only Done
 	seen      weak.Pointer[Lease] // after that
-	pinned    bool                // lease stays
 	done      chan struct{}       // made when it is asked for
 	tied      map[*tie]struct{}
 }
@@ -191,9 +193,9 @@ func closedChan() chan struct{} {
 
 // dropLocked takes h from the live holds.
 func (b *burst) dropLocked(h *hold) {
-	for i, x := range b.holds {
-		if x == h {
-			b.holds = append(b.holds[:i], b.holds[i+1:]...)
+	for at := &b.holds; *at != nil; at = &(*at).next {
+		if *at == h {
+			*at, h.next = h.next, nil
 			return
 		}
 	}
@@ -206,15 +208,14 @@ func (b *burst) expireLocked(now time.Duration) (endings []ending) {
 		return nil
 	}
 	gone := now >= time.Duration(b.trusted.Load())
-	for i := 0; i < len(b.holds); {
-		h := b.holds[i]
-		if !gone && h.live(now) && !h.forgotten {
-			i++
-			continue
+	for h := b.holds; h != nil; {
+		next := h.next
+		if gone || !h.live(now) || h.forgotten {
+			endings = append(endings, b.loseLocked(h, "its time ran out")...)
 		}
-		endings = append(endings, b.loseLocked(h, "its time ran out")...)
+		h = next
 	}
-	if gone || len(b.holds) == 0 {
+	if gone || b.holds == nil {
 		b.overLocked()
 	}
 	return endings
@@ -222,8 +223,8 @@ func (b *burst) expireLocked(now time.Duration) (endings []ending) {
 
 // takenLocked ends the whole burst: its owner does not hold any more.
 func (b *burst) takenLocked(why string) (endings []ending) {
-	for len(b.holds) > 0 {
-		endings = append(endings, b.loseLocked(b.holds[0], why)...)
+	for b.holds != nil {
+		endings = append(endings, b.loseLocked(b.holds, why)...)
 	}
 	b.overLocked()
 	return endings
@@ -253,7 +254,7 @@ func (b *burst) overLocked() {
 // key does not outlive its last possible holder by more than the margin.
 func (b *burst) watchTTLLocked(now, timeout time.Duration) time.Duration {
 	end := time.Duration(0)
-	for _, h := range b.holds {
+	for h := b.holds; h != nil; h = h.next {
 		if h.watchdog {
 			end = max(end, time.Duration(h.end.Load()))
 		}

@@ -39,16 +39,18 @@ type Client struct {
 	closed     atomic.Bool // no new calls
 	stopped    atomic.Bool // no new goroutines; leases that are left are given up
 
-	waiters sync.Pool // of callers that were given a lease
+	waiters  sync.Pool // of callers that were given a lease
+	attempts sync.Pool
+	rooms    sync.Pool // for what a release names
 
 	tasks sync.WaitGroup // goroutines; added to under mu only
 
 	// guarded by mu, which is taken after all others: a gate's comes first, then
 	// the watchdog's, the orphanage's or the subscriber's
 	mu       sync.Mutex
-	gates    map[string]*gate // by place
-	sweepAt  int              // how many gates are too many to keep idle ones
-	idleOnce sync.Once        // closes idle
+	gates    map[place]*gate
+	sweepAt  int       // how many gates are too many to keep idle ones
+	idleOnce sync.Once // closes idle
 	closeErr error
 	finished chan struct{} // closed when Close is done
 }
@@ -87,7 +89,7 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 		runner:   run,
 		root:     context.Background(),
 		stopping: make(chan struct{}),
-		gates:    make(map[string]*gate),
+		gates:    make(map[place]*gate),
 		sweepAt:  idleGates,
 		idle:     make(chan struct{}),
 		finished: make(chan struct{}),
@@ -215,11 +217,12 @@ func (c *Client) gate(keys *lockKeys) (*gate, error) {
 	if c.closed.Load() {
 		return nil, ErrClosed
 	}
-	g := c.gates[keys.place]
+	at := keys.place()
+	g := c.gates[at]
 	if g == nil {
 		c.sweepLocked()
 		g = &gate{c: c, keys: keys}
-		c.gates[keys.place] = g
+		c.gates[at] = g
 	}
 	g.retain() // it cannot be dead: gates die under mu, and leave the map
 	return g, nil
@@ -231,9 +234,9 @@ func (c *Client) sweepLocked() {
 	if len(c.gates) < c.sweepAt {
 		return
 	}
-	for place, g := range c.gates {
+	for at, g := range c.gates {
 		if g.refs.CompareAndSwap(0, gateDead) {
-			delete(c.gates, place)
+			delete(c.gates, at)
 		}
 	}
 	c.sweepAt = max(idleGates, 2*len(c.gates))

@@ -231,7 +231,7 @@ func attemptsOn(m *Mutex) int {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.attempt.n
+	return g.attempts
 }
 
 // awaitQueue returns when n calls wait in this client for the lock.

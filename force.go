@@ -51,7 +51,7 @@ func (g *gate) extendHold(ctx context.Context, l *Lease, d time.Duration) error 
 	}
 	k := b.owned()
 	k.lease, k.longer = d, true
-	verdicts, res := b.kind.renew(g.c.runner.on(ctx, attemptTimeout, ctx.Done()), []ownedKey{k})
+	verdicts, res := b.kind().renew(g.c.runner.on(ctx, attemptTimeout, ctx.Done()), []ownedKey{k})
 	switch {
 	case res.fate != replied:
 		if err := ctxError(ctx); err != nil {
@@ -92,7 +92,7 @@ func (g *gate) force(ctx context.Context, k kind, keys *lockKeys, owner owner) e
 	switch b := g.held; {
 	case b != nil && b.owner == owner:
 		endings = b.takenLocked("it was forced open")
-	case g.attempt.flying && g.attempt.owner == owner:
+	case g.attempt != nil && g.attempt.owner == owner:
 		g.attempt.forced = true // its grant is on its way here
 	}
 	g.mu.Unlock()

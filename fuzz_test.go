@@ -126,7 +126,7 @@ func checkTrustArithmetic(t *testing.T, lease, timeout time.Duration) {
 	for _, left := range []time.Duration{lease, lease / 2, time.Millisecond, 1} {
 		h := &hold{watchdog: true}
 		h.end.Store(int64(maxDuration))
-		b := &burst{holds: []*hold{h}}
+		b := &burst{holds: h}
 		ttl := b.watchTTLLocked(maxDuration-left, timeout)
 		if ttl <= 0 || ttl > timeout || ttl < min(timeout, left) || ttl%time.Millisecond != 0 {
 			t.Errorf("%v before the end of a hold, with %v, the TTL is %v", left, timeout, ttl)

@@ -45,18 +45,18 @@ type gate struct {
 	mu sync.Mutex
 	// guarded by mu
 	queue     queue
-	once      []*waiter // those of the queue that want one answer only
+	once      int32 // how many of the queue want one answer only
+	releasing bool  // our Unlock is on its way: not held, not free
+	driving   bool  // the driver runs
+	joined    bool  // subscribed, or asked to be
+	closed    bool
 	held      *burst
-	releasing bool // our Unlock is on its way: not held, not free
 	releaseAt time.Duration
 	yielding  yielding
 	echoBy    time.Duration // a message before this is that of our own release
-	driving   bool          // the driver runs
-	joined    bool          // subscribed, or asked to be
-	closed    bool
-	attempt   attempt       // the newest
+	attempt   *attempt      // under way; nil: none
+	attempts  int           // number of the newest
 	want      int           // number of the attempt that somebody new needs
-	owned     [1]ownedKey   // the argument of the attempt or release under way, whose goroutine alone touches it
 	poke      chan struct{} // one slot, made for the first driver that may sleep
 	hints     uint64        // messages and confirmations seen
 	tried     uint64        // hints as they stood before the newest attempt
@@ -95,12 +95,13 @@ type attempt struct {
 	n      int
 	owner  owner
 	want   want
-	flying bool
 	sentAt time.Duration
 
 	reserve int  // tokens to take, so that a pass has one of its own
 	doubted bool // a message came meanwhile: verify what it gets
 	forced  bool // its owner was taken away meanwhile: do not believe it
+
+	room [1]ownedKey // its driver's, for what it names
 }
 
 // owned is what a script needs to act for the attempt.
@@ -162,7 +163,7 @@ func (g *gate) hint(message bool) {
 		}
 	case b != nil && (message || now-b.answered > confirmedAge):
 		next = b.verifyLocked(max(now, b.verified+verifyGap))
-	case message && g.attempt.flying:
+	case message && g.attempt != nil:
 		g.attempt.doubted = true
 	case message:
 		g.yielding.heard(now)
@@ -259,27 +260,36 @@ func (g *gate) try() (pause time.Duration, again bool) {
 	if !ok {
 		return 0, false
 	}
-	g.owned[0] = a.owned()
-	got, res := a.want.kind.acquire(g.c.runner.here(w.ctx), &g.owned[0], before)
-	return g.settle(w, a, got, res)
+	a.room[0] = a.owned()
+	got, res := a.want.kind.acquire(g.c.runner.here(w.ctx), &a.room[0], before)
+	pause, again = g.settle(w, a, got, res)
+	*a = attempt{}
+	g.c.attempts.Put(a)
+	return pause, again
 }
 
 // begin starts an attempt for the first waiter, or ends the driver.
-func (g *gate) begin() (w *waiter, a attempt, before []owner, ok bool) {
+func (g *gate) begin() (w *waiter, a *attempt, before []owner, ok bool) {
+	if a, _ = g.c.attempts.Get().(*attempt); a == nil {
+		a = &attempt{}
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed || g.held != nil || g.releasing || g.queue.n == 0 {
 		g.stopDrivingLocked()
-		return nil, a, nil, false
+		g.c.attempts.Put(a)
+		return nil, nil, nil, false
 	}
 	w = g.queue.first
 	g.tried = g.hints
 	g.yielding.try()
-	g.attempt = attempt{n: g.attempt.n + 1, owner: g.c.newOwner(), want: w.want, flying: true, sentAt: g.c.clock.now()}
+	g.attempts++
+	a.n, a.owner, a.want, a.sentAt = g.attempts, g.c.newOwner(), w.want, g.c.clock.now()
 	if others := g.queue.n - 1; others > 0 && g.c.cfg.localHandoff > 0 {
-		g.attempt.reserve = min(others*tokensEach, mostTokens)
+		a.reserve = min(others*tokensEach, mostTokens)
 	}
-	return w, g.attempt, g.c.orphans.of(g.keys.key), true
+	g.attempt = a
+	return w, a, g.c.orphans.of(g.keys.key), true
 }
 
 // sleep waits for a reason to try: a hint, somebody who needs an answer of its
@@ -290,7 +300,7 @@ func (g *gate) sleep(timer *time.Timer, pause time.Duration) {
 	timer.Reset(pause)
 	for {
 		g.mu.Lock()
-		try := g.closed || g.queue.n == 0 || g.hints != g.tried || g.want > g.attempt.n
+		try := g.closed || g.queue.n == 0 || g.hints != g.tried || g.want > g.attempts
 		g.mu.Unlock()
 		if try {
 			return
@@ -307,15 +317,15 @@ func (g *gate) sleep(timer *time.Timer, pause time.Duration) {
 
 // settle decides what an attempt came to. It returns how long to pause before
 // the next, or false when the driver's work is done.
-func (g *gate) settle(w *waiter, a attempt, got grant, res result) (pause time.Duration, again bool) {
+func (g *gate) settle(w *waiter, a *attempt, got grant, res result) (pause time.Duration, again bool) {
 	now := g.c.clock.now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.attempt.flying = false
+	g.attempt = nil
 	g.last = answer{n: a.n, at: now, ttl: got.ttl, err: res.err}
 	waited := now - w.since
 
-	if res.fate == replied && got.taken && g.attempt.forced {
+	if res.fate == replied && got.taken && a.forced {
 		res.fate, res.err = unknown, unavailable(errForced)
 		g.last.err = res.err
 	}
@@ -360,7 +370,7 @@ func (g *gate) settle(w *waiter, a attempt, got grant, res result) (pause time.D
 
 // failLocked ends the wait of w with err, if it still waits, and of those who
 // wanted this one answer.
-func (g *gate) failLocked(w *waiter, a attempt, err error) {
+func (g *gate) failLocked(w *waiter, a *attempt, err error) {
 	if w.queued {
 		g.deliverLocked(w, delivery{err: err})
 	}
@@ -369,7 +379,7 @@ func (g *gate) failLocked(w *waiter, a attempt, err error) {
 
 // grantedLocked makes a burst of a grant and gives it to the first waiter whom
 // it suits, or gives it back.
-func (g *gate) grantedLocked(w *waiter, a attempt, got grant, res result, now time.Duration) (time.Duration, bool) {
+func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res result, now time.Duration) (time.Duration, bool) {
 	trusted := res.sentAt + a.want.lease - margin(a.want.lease)
 	slow := trusted-now < a.want.lease/2
 	var to *waiter
@@ -391,18 +401,19 @@ func (g *gate) grantedLocked(w *waiter, a attempt, got grant, res result, now ti
 		return 0, true
 	}
 	b := &burst{
-		gate: g, kind: a.want.kind, keys: a.want.keys, owner: a.owner, lease: a.want.lease, token: got.token, lastTok: got.last,
-		due: never, verifyAt: never, verified: now - verifyGap, answered: now,
+		gate: g, owner: a.owner, lease: a.want.lease,
+		spare: int16(min(got.last-got.token, mostTokens)), //nolint:gosec // so it fits
+		due:   never, verifyAt: never, verified: now - verifyGap, answered: now,
 	}
 	b.raise(trusted)
 	g.held = b
 	g.yielding.granted(now)
 	g.retain()
-	lease := b.holdLocked(to.want, trusted, now, to.caller)
+	lease := b.holdLocked(to.want, got.token, trusted, now, to.caller)
 	if to.want.watchdog {
 		b.due = res.sentAt + g.c.cfg.watchdogTimeout/3
 	}
-	if g.attempt.doubted {
+	if a.doubted {
 		b.verifyLocked(now)
 	}
 	g.c.dog.add(b, b.nextLocked(), to.want.watchdog)
@@ -417,7 +428,7 @@ func (g *gate) grantedLocked(w *waiter, a attempt, got grant, res result, now ti
 
 // tooSlowLocked counts a grant that came too late for w, and says so when that
 // was the last it was worth.
-func (g *gate) tooSlowLocked(w *waiter, a attempt, res result) {
+func (g *gate) tooSlowLocked(w *waiter, a *attempt, res result) {
 	err := unavailable(&slowError{res.took, a.want.lease})
 	g.last.err = err
 	if w.slow++; w.slow >= slowGrants {

@@ -9,13 +9,13 @@ import (
 
 // holdLocked makes one more lease on b. since is when its own time began:
 // trusted is the end of trust that a grant or an extension of its own earned.
-func (b *burst) holdLocked(w want, trusted, since time.Duration, caller uintptr) *Lease {
+func (b *burst) holdLocked(w want, token int64, trusted, since time.Duration, caller uintptr) *Lease {
 	h := &b.first
 	if h.burst != nil {
 		h = &hold{}
 	}
 	h.burst, h.keys, h.watchdog, h.maxHold = b, w.keys, w.watchdog, w.maxHold
-	h.token, h.caller, h.since = b.token, caller, since
+	h.token, h.caller, h.since = token, caller, since
 	end := never
 	if !w.watchdog {
 		end = trusted
@@ -24,10 +24,7 @@ func (b *burst) holdLocked(w want, trusted, since time.Duration, caller uintptr)
 		end = min(end, since+w.maxHold)
 	}
 	h.end.Store(int64(end))
-	if b.holds == nil {
-		b.holds = b.alive[:0]
-	}
-	b.holds = append(b.holds, h)
+	h.next, b.holds = b.holds, h
 	return newLease(h)
 }
 
@@ -38,7 +35,7 @@ func (b *burst) nextLocked() time.Duration {
 	if b.renewing == nil {
 		next = min(next, b.due, b.verifyAt)
 	}
-	for _, h := range b.holds {
+	for h := b.holds; h != nil; h = h.next {
 		next = min(next, time.Duration(h.end.Load()))
 	}
 	return next
@@ -47,7 +44,7 @@ func (b *burst) nextLocked() time.Duration {
 // verifyLocked has Redis asked about b at the instant at, or earlier if that is
 // planned, and returns when the watchdog must look.
 func (b *burst) verifyLocked(at time.Duration) time.Duration {
-	b.doubted, b.doubtedAt = true, b.gate.c.clock.now()
+	b.doubted, b.doubtAt = true, b.gate.c.clock.now()
 	b.verifyAt = min(b.verifyAt, at)
 	return b.nextLocked()
 }
@@ -136,13 +133,13 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 		h.unlocked = true
 		err = ErrLost
 		if b.over {
-			g.c.orphans.add(b.kind, b.owned(), true)
+			g.c.orphans.add(b.kind(), b.owned(), true)
 		}
 	default:
 		h.unlocked = true
 		passed := g.passLocked(h, now)
 		ended = b.closeLocked(h, now)
-		if last = !passed && len(b.holds) == 0; last {
+		if last = !passed && b.holds == nil; last {
 			b.over = true
 			g.held, g.releasing, g.releaseAt = nil, true, now
 			g.tried = g.hints
@@ -181,25 +178,27 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 func (g *gate) passLocked(h *hold, now time.Duration) bool {
 	b := h.burst
 	to := g.queue.first
-	if to == nil || len(b.holds) != 1 || h.err != nil || g.closed || !h.watchdog || b.doubted {
+	if to == nil || b.holds != h || h.next != nil || h.err != nil || g.closed || !h.watchdog || b.doubted {
 		return false
 	}
 	cfg := &g.c.cfg
-	if !to.want.watchdog || to.want.kind != b.kind || now-b.answered > cfg.localHandoff || cfg.localHandoff == 0 ||
+	if !to.want.watchdog || to.want.kind != b.kind() || now-b.answered > cfg.localHandoff || cfg.localHandoff == 0 ||
 		b.passedAt != 0 && now-b.passedAt > cfg.localHandoff ||
 		time.Duration(b.trusted.Load())-now <= cfg.watchdogTimeout/3 {
 		return false
 	}
-	if b.token != 0 {
-		if b.token >= b.lastTok {
+	token := h.token
+	if token != 0 {
+		if b.spare == 0 {
 			return false
 		}
-		b.token++
+		b.spare--
+		token++
 	}
 	if b.passedAt == 0 {
 		b.passedAt = now
 	}
-	lease := b.holdLocked(to.want, never, now, to.caller)
+	lease := b.holdLocked(to.want, token, never, now, to.caller)
 	// The watchdog looks each third of its timeout, and a max hold is no shorter
 	// than the whole: it will see the new hold's end in time.
 	g.deliverLocked(to, delivery{lease: lease}) // to is its caller's again
@@ -232,8 +231,7 @@ func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duratio
 		if left >= mostOfAFlight {
 			do = g.c.runner.here(ctx)
 		}
-		g.owned[0] = b.owned()
-		got, res := b.kind.release(do, g.owned[:])
+		got, res := g.releaseOnce(do, b)
 		switch res.fate {
 		case replied:
 			g.heard(got.mine(0), got.told(0))
@@ -245,7 +243,7 @@ func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duratio
 			covered = covered || res.sentAt < time.Duration(b.trusted.Load())
 		}
 		if res.fate == refused || g.c.clock.now()+pause >= deadline {
-			g.c.orphans.add(b.kind, b.owned(), true)
+			g.c.orphans.add(b.kind(), b.owned(), true)
 			return res.err
 		}
 		g.c.clock.wait(nil, g.c.clock.now()+pause)
@@ -254,7 +252,7 @@ func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duratio
 
 // owned is what a script needs to act for the burst.
 func (b *burst) owned() ownedKey {
-	return ownedKey{keys: b.keys, owner: b.owner, lease: b.lease}
+	return ownedKey{keys: b.keys(), owner: b.owner, lease: b.lease}
 }
 
 // reenter makes one more lease on the burst of outer, which the caller's context
@@ -279,7 +277,7 @@ func (g *gate) reenter(ctx context.Context, outer *hold, w want, caller uintptr,
 		enough := end <= trusted || w.watchdog && b.due < trusted-g.c.dog.early()
 		var l *Lease
 		if err == nil && enough {
-			l = b.holdLocked(w, end, start, caller)
+			l = b.holdLocked(w, outer.token, end, start, caller)
 			if w.watchdog && b.due == never {
 				b.due = now + w.lease/3
 			}
@@ -310,7 +308,7 @@ func (g *gate) extend(ctx context.Context, b *burst, lease, wait, start time.Dur
 	if wait > 0 {
 		timeout = min(timeout, max(left, time.Millisecond))
 	}
-	verdicts, res := b.kind.renew(g.c.runner.on(ctx, timeout, ctx.Done()), []ownedKey{k})
+	verdicts, res := b.kind().renew(g.c.runner.on(ctx, timeout, ctx.Done()), []ownedKey{k})
 	switch {
 	case res.fate == replied && verdicts[0] != unseen:
 		g.judged(b, verdicts[0], res, lease)
@@ -339,7 +337,7 @@ func (g *gate) judged(b *burst, v verdict, res result, lease time.Duration) {
 		switch v {
 		case kept:
 			b.failing, b.answered = false, now
-			b.doubted = b.doubted && res.sentAt < b.doubtedAt
+			b.doubted = b.doubted && res.sentAt < b.doubtAt
 			if lease > 0 {
 				b.raise(res.sentAt + lease - margin(lease))
 			}
@@ -376,7 +374,7 @@ func (g *gate) close() {
 	}
 	var endings []ending
 	if g.held != nil {
-		for _, h := range g.held.holds {
+		for h := g.held.holds; h != nil; h = h.next {
 			endings = append(endings, h.endLocked(ErrClosed))
 		}
 	}
@@ -408,10 +406,10 @@ func (g *gate) heldList() []HeldLock {
 		return nil
 	}
 	var list []HeldLock
-	for _, h := range g.held.holds {
+	for h := g.held.holds; h != nil; h = h.next {
 		if h.live(now) {
 			list = append(list, HeldLock{
-				Name: h.keys.name, Kind: g.held.kind.String(), Caller: h.place(),
+				Name: h.keys.name, Kind: g.held.kind().String(), Caller: h.place(),
 				Since: g.c.clock.wall(h.since), ExpiresAt: g.c.clock.wall(h.until()),
 			})
 		}
@@ -424,7 +422,25 @@ func (g *gate) holdsOf(owner owner) (int, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if b := g.held; b != nil && b.owner == owner {
-		return len(b.holds), true
+		n := 0
+		for h := b.holds; h != nil; h = h.next {
+			n++
+		}
+		return n, true
 	}
 	return 0, false
+}
+
+// releaseOnce runs the release of b. The argument of a kind is on the heap, so it is from a
+// pool: uncontended locks come by here each time.
+func (g *gate) releaseOnce(do doer, b *burst) (answers, result) {
+	room, _ := g.c.rooms.Get().(*[1]ownedKey)
+	if room == nil {
+		room = new([1]ownedKey)
+	}
+	room[0] = b.owned()
+	got, res := b.kind().release(do, room[:])
+	room[0] = ownedKey{}
+	g.c.rooms.Put(room)
+	return got, res
 }

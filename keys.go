@@ -11,9 +11,9 @@ const maxNameBytes = 32 << 10
 
 // lockKeys are the places in Redis that belong to one lock.
 type lockKeys struct {
+	kind    kind
 	name    string // as the caller wrote it
 	key     string // the mapped name: the Redis key that is the lock
-	place   string // key and wire form: which gate stands before it
 	channel string // where releases of that key are published
 	token   string // the counter of its fencing tokens; empty when it has none
 	slot    int    // the cluster slot of all of them
@@ -24,7 +24,7 @@ type lockKeys struct {
 // newLockKeys maps name and derives what belongs to it for locks of kind. A name
 // that is refused comes back with the reason, and the keys must not be used.
 func newLockKeys(kind kind, name string, mapName func(string) string) (lockKeys, error) {
-	k := lockKeys{name: name}
+	k := lockKeys{kind: kind, name: name}
 	if err := checkName("name", name); err != nil {
 		return k, err
 	}
@@ -38,10 +38,8 @@ func newLockKeys(kind kind, name string, mapName func(string) string) (lockKeys,
 	if err := checkTag(k.key); err != nil {
 		return k, err
 	}
-	k.place = "hash " + k.key
 	switch kind.(type) {
 	case *stringKind:
-		k.place = "string " + k.key
 		// Not Redisson's: no JVM may wait for a lock that it cannot read.
 		k.channel = prefixed("watchlock_setnx__channel", k.key)
 	case fencedKind:
@@ -53,6 +51,17 @@ func newLockKeys(kind kind, name string, mapName func(string) string) (lockKeys,
 	k.slot = keySlot(k.key)
 	k.keyArg, k.channelArg = k.key, k.channel
 	return k, nil
+}
+
+// place is a key in one form on the wire: what a gate stands before.
+type place struct {
+	key      string
+	isString bool
+}
+
+func (k *lockKeys) place() place {
+	_, isString := k.kind.(*stringKind)
+	return place{k.key, isString}
 }
 
 func checkName(what, name string) error {

@@ -146,8 +146,8 @@ func (m *Mutex) lock(ctx context.Context, op string, wait time.Duration, opts []
 // ended, its own error says more than the end of ctx that followed from it.
 func (m *Mutex) reenter(ctx context.Context, outer *Lease, w want, wait time.Duration, caller uintptr) (*Lease, error) {
 	h := outer.hold
-	if h.burst.kind != m.kind {
-		return nil, fmt.Errorf("the context holds this name as %v, not as %v", h.burst.kind, m.kind)
+	if h.burst.kind() != m.kind {
+		return nil, fmt.Errorf("the context holds this name as %v, not as %v", h.burst.kind(), m.kind)
 	}
 	if err := outer.Err(); err != nil {
 		return nil, err

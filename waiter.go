@@ -48,11 +48,11 @@ func (g *gate) join(w *waiter, now time.Duration, ends bool) (d delivery, answer
 	}
 	g.queue.push(w)
 	w.met, w.self = g.held != nil, g.held != nil
-	w.from = g.attempt.n + 1
+	w.from = g.attempts + 1
 	if w.once {
 		// "Held" from an attempt that started before this call would be stale.
-		g.once = append(g.once, w)
-	} else if g.attempt.flying {
+		g.once++
+	} else if g.attempt != nil {
 		w.from = g.attempt.n
 	}
 	if (ends || w.once) && g.held == nil && !g.releasing {
@@ -106,7 +106,7 @@ func (g *gate) whyLocked(w *waiter, now time.Duration) error {
 	switch {
 	case g.held != nil:
 		return g.busyLocked(w, now)
-	case a.flying && a.n >= w.from && now-a.sentAt >= attemptTimeout:
+	case a != nil && a.n >= w.from && now-a.sentAt >= attemptTimeout:
 		return unavailable(&noAnswerError{now - a.sentAt})
 	case g.releasing && now-g.releaseAt >= attemptTimeout:
 		return unavailable(&noAnswerError{now - g.releaseAt})
@@ -141,12 +141,7 @@ func (g *gate) removeLocked(w *waiter) {
 	}
 	g.queue.remove(w)
 	if w.once {
-		for i, o := range g.once {
-			if o == w {
-				g.once = append(g.once[:i], g.once[i+1:]...)
-				break
-			}
-		}
+		g.once--
 	}
 	if g.queue.n == 0 && !g.driving {
 		g.unsubscribeLocked()
@@ -161,12 +156,15 @@ func (g *gate) deliverLocked(w *waiter, d delivery) {
 
 // answerOnceLocked ends the waits that asked for one answer and have it now.
 func (g *gate) answerOnceLocked(n int, err func(*waiter) error) {
-	for i := 0; i < len(g.once); {
-		if w := g.once[i]; w.from <= n {
-			g.deliverLocked(w, delivery{err: err(w)})
-			continue
+	for w, left := g.queue.first, g.once; w != nil && left > 0; {
+		behind := w.behind
+		if w.once {
+			left--
+			if w.from <= n {
+				g.deliverLocked(w, delivery{err: err(w)})
+			}
 		}
-		i++
+		w = behind
 	}
 }
 

@@ -29,7 +29,7 @@ type watchdog struct {
 // entry is a burst's place in the watchdog's heap.
 type entry struct {
 	at    time.Duration
-	index int // in the heap plus 1; 0 when it is not in it
+	index int32 // in the heap plus 1; 0 when it is not in it
 	known bool
 }
 
@@ -70,7 +70,7 @@ func (d *watchdog) remove(b *burst) {
 	defer d.mu.Unlock()
 	b.entry.known = false
 	if i := b.entry.index; i > 0 {
-		heap.Remove(&d.heap, i-1)
+		heap.Remove(&d.heap, int(i)-1)
 	}
 	if len(d.heap) == 0 {
 		d.emptyAt = d.c.clock.now() // run sees it when it wakes anyway
@@ -92,7 +92,7 @@ func (d *watchdog) schedule(b *burst, at time.Duration) {
 		heap.Push(&d.heap, b)
 	case at < b.entry.at:
 		b.entry.at = at
-		heap.Fix(&d.heap, i-1)
+		heap.Fix(&d.heap, int(i)-1)
 	}
 	d.wakeLocked(at)
 }
@@ -220,7 +220,7 @@ func (d *watchdog) round(due []*burst, now time.Duration) (renewals []renewal) {
 func (d *watchdog) look(b *burst, now time.Duration) (r renewal, next time.Duration, renew bool) {
 	g := b.gate
 	g.mu.Lock()
-	for _, h := range b.holds {
+	for h := b.holds; h != nil; h = h.next {
 		h.lookLocked()
 	}
 	endings := b.expireLocked(now)
@@ -251,7 +251,7 @@ func (d *watchdog) look(b *burst, now time.Duration) (r renewal, next time.Durat
 		for b.due <= now+d.early() {
 			b.due += d.interval()
 		}
-		r = renewal{b, owned, d.c.batchOf(b.kind, g.keys, b.alone)}
+		r = renewal{b, owned, d.c.batchOf(b.kind(), g.keys, b.alone)}
 		renew = true
 	}
 	return r, b.nextLocked(), renew
@@ -259,7 +259,7 @@ func (d *watchdog) look(b *burst, now time.Duration) (r renewal, next time.Durat
 
 // unwatchedLocked returns the holders that could not have learned of a loss, once.
 func (d *watchdog) unwatchedLocked(b *burst, now time.Duration) (holds []*hold) {
-	for _, h := range b.holds {
+	for h := b.holds; h != nil; h = h.next {
 		if h.watchdog && !h.warned && !h.watched.Load() && now-h.since >= d.c.cfg.watchdogTimeout-d.early() {
 			h.warned = true
 			holds = append(holds, h)
@@ -291,7 +291,7 @@ func (d *watchdog) renew(batch []renewal) {
 		owned[i] = r.owned
 	}
 	timeout := min(attemptTimeout, d.c.cfg.watchdogTimeout/6)
-	verdicts, res := batch[0].b.kind.renew(d.c.runner.onLane(d.c.root, timeout), owned)
+	verdicts, res := batch[0].b.kind().renew(d.c.runner.onLane(d.c.root, timeout), owned)
 	for i, r := range batch {
 		v := unseen
 		if res.fate == replied {
@@ -328,7 +328,7 @@ func (d *watchdog) settle(r renewal, v verdict, res result, company bool) {
 	next := b.nextLocked()
 	g.mu.Unlock()
 	if failed {
-		d.c.cfg.log.Warn("renewal failed, trying again", zap.String("lock", b.keys.name), zap.Error(res.err))
+		d.c.cfg.log.Warn("renewal failed, trying again", zap.String("lock", b.keys().name), zap.Error(res.err))
 	}
 	d.schedule(b, next)
 }
@@ -340,13 +340,13 @@ func (h bursts) Len() int           { return len(h) }
 func (h bursts) Less(i, j int) bool { return h[i].entry.at < h[j].entry.at }
 func (h bursts) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].entry.index, h[j].entry.index = i+1, j+1
+	h[i].entry.index, h[j].entry.index = int32(i)+1, int32(j)+1 //nolint:gosec // fewer than 2^31 locks fit into memory
 }
 
 // Push is heap.Interface's.
 func (h *bursts) Push(x any) {
 	b := x.(*burst)
-	b.entry.index = len(*h) + 1
+	b.entry.index = int32(len(*h)) + 1 //nolint:gosec // as above
 	*h = append(*h, b)
 }
 

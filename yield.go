@@ -1,6 +1,9 @@
 package watchlock
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 const (
 	yieldPause  = 3 * time.Millisecond // for each turn of somebody else: a burst of the default window, and its start
@@ -23,14 +26,14 @@ const (
 type yielding struct {
 	to       time.Duration // no attempt before this
 	end      time.Duration // nor a later to
-	turns    int           // releases to hear before that
-	missed   int           // turns that had passed in silence, when the attempt began
-	absent   int           // how many of those told did not come
-	absentTo time.Duration // until when that counts
+	absentTo time.Duration // until when absent counts
+	turns    int32         // releases to hear before to
+	missed   int32         // turns that had passed in silence, when the attempt began
+	absent   int32         // how many of those told did not come
 }
 
 // begin gives others told a turn each at the instant now.
-func (y *yielding) begin(others int, now time.Duration) {
+func (y *yielding) begin(others int32, now time.Duration) {
 	if now < y.absentTo {
 		others = max(1, others-y.absent)
 	}
@@ -83,7 +86,7 @@ func (g *gate) heard(freed bool, told int) {
 		told--
 	}
 	if told > 0 {
-		g.yielding.begin(told, g.c.clock.now())
+		g.yielding.begin(int32(min(told, math.MaxInt32)), g.c.clock.now())
 	}
 }
 
