@@ -142,19 +142,35 @@ func (g *gate) wakeLocked() {
 	}
 }
 
-// hint says that the lock may have become free: a message, or a confirmed
-// subscription, before which a message would not have been heard. While we believe
+// hint is what a gate hears from its subscription.
+type hint int
+
+const (
+	hintConfirmed hint = iota // it is there; before it a message would not have been heard
+	hintReleased              // somebody's release
+	hintClaimed               // the release before was of a client like this one
+	hintStrange               // no message of any client that is known
+)
+
+// hint says that the lock may have become free. While we believe
 // we hold, that means that somebody may have released or forced it, so Redis is
 // asked: at once, or when the last such question is verifyGap ago. (A subscription
 // that begins soon after Redis's last word leaves little unheard.)
-func (g *gate) hint(message bool) {
+func (g *gate) hint(h hint) {
 	now := g.c.clock.now()
 	g.mu.Lock()
+	if h == hintClaimed {
+		g.yielding.claimed()
+		g.mu.Unlock()
+		return
+	}
+	message := h != hintConfirmed
+	echo := message && now < g.echoBy
 	g.hints++
 	b := g.held
 	next := never
 	switch {
-	case message && now < g.echoBy:
+	case echo:
 		// The message of our own release, most likely. If not, a look soon does.
 		g.echoBy = 0
 		if b != nil {
@@ -165,7 +181,8 @@ func (g *gate) hint(message bool) {
 		next = b.verifyLocked(max(now, b.verified+verifyGap))
 	case message && g.attempt != nil:
 		g.attempt.doubted = true
-	case message:
+	}
+	if h == hintReleased && !echo {
 		g.yielding.heard(now)
 	}
 	g.wakeLocked()

@@ -175,10 +175,13 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 //  3. Only for the first in the queue, so that passing is fair.
 //  4. Not when a message has told of a release that is not ours, until Redis was
 //     asked after it and said no; nor when the client closes.
+//  5. Not while a client of another kind takes part, Redisson say: it has one
+//     section a turn, and would get little of a lock whose other holders have many.
 func (g *gate) passLocked(h *hold, now time.Duration) bool {
 	b := h.burst
 	to := g.queue.first
-	if to == nil || b.holds != h || h.next != nil || h.err != nil || g.closed || !h.watchdog || b.doubted {
+	if to == nil || b.holds != h || h.next != nil || h.err != nil || g.closed || !h.watchdog || b.doubted ||
+		g.yielding.foreign(now) {
 		return false
 	}
 	cfg := &g.c.cfg

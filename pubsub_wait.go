@@ -20,6 +20,7 @@ const (
 	redialPause    = 50 * time.Millisecond
 	redialMost     = time.Second
 	releasePayload = "0"
+	claimPayload   = "2" // behind a release of a client like this one; Redisson passes over it
 )
 
 // subscriber keeps one pub/sub connection for all waiters of a client. What it
@@ -328,23 +329,30 @@ func (s *subscriber) listen(cn *connection) {
 	}
 }
 
-// message hints to whoever waits. A release is "0"; anything else on the channel
+// message hints to whoever waits. A release is "0"; anything unknown on the channel
 // may be a stranger's, and counts at a limited rate.
 func (s *subscriber) message(channel, payload string) {
 	now := s.c.clock.now()
 	s.mu.Lock()
 	t := s.topics[channel]
-	if t == nil || payload != releasePayload && now-t.garbage < garbageGap {
+	h := hintStrange
+	switch payload {
+	case releasePayload:
+		h = hintReleased
+	case claimPayload:
+		h = hintClaimed
+	}
+	if t == nil || h == hintStrange && now-t.garbage < garbageGap {
 		s.mu.Unlock()
 		return
 	}
-	if payload != releasePayload {
+	if h == hintStrange {
 		t.garbage = now
 	}
 	gates := slices.Clone(t.gates)
 	s.mu.Unlock()
 	for _, g := range gates {
-		g.hint(true)
+		g.hint(h)
 	}
 }
 
@@ -359,7 +367,7 @@ func (s *subscriber) confirm(channel string) {
 	}
 	s.mu.Unlock()
 	for _, g := range gates {
-		g.hint(false)
+		g.hint(hintConfirmed)
 	}
 	if s.broken.CompareAndSwap(true, false) {
 		s.c.dog.verifyAll()

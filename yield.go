@@ -1,15 +1,15 @@
 package watchlock
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 const (
 	yieldPause  = 3 * time.Millisecond // for each turn of somebody else: a burst of the default window, and its start
 	yieldJitter = yieldPause / 6
 	yieldMost   = 10 * time.Millisecond // for all of them
 	yieldHints  = time.Second           // for how long an absence is remembered
+	claimWait   = time.Millisecond      // a release not claimed by then was of a client of another kind
+	foreignFor  = 50 * time.Millisecond // for how long such a client is taken to take part
+	mostTurns   = 1000
 )
 
 // yielding is how a gate lets other clients go first after a release of ours that
@@ -24,16 +24,19 @@ const (
 //
 // Guarded by gate.mu.
 type yielding struct {
-	to       time.Duration // no attempt before this
-	end      time.Duration // nor a later to
-	absentTo time.Duration // until when absent counts
-	turns    int32         // releases to hear before to
-	missed   int32         // turns that had passed in silence, when the attempt began
-	absent   int32         // how many of those told did not come
+	to        time.Duration // no attempt before this
+	end       time.Duration // nor a later to
+	absentTo  time.Duration // until when absent counts
+	foreignTo time.Duration // until when a client of another kind is taken to take part
+	since     time.Duration // when the oldest of those unclaimed was heard
+	turns     int16         // releases to hear before to
+	missed    int16         // turns that had passed in silence, when the attempt began
+	absent    int16         // how many of those told did not come
+	unclaimed int16         // releases heard that no client like this one owned up to
 }
 
 // begin gives others told a turn each at the instant now.
-func (y *yielding) begin(others int32, now time.Duration) {
+func (y *yielding) begin(others int16, now time.Duration) {
 	if now < y.absentTo {
 		others = max(1, others-y.absent)
 	}
@@ -42,6 +45,11 @@ func (y *yielding) begin(others int32, now time.Duration) {
 
 // heard is somebody's release at the instant now: one turn has been had.
 func (y *yielding) heard(now time.Duration) {
+	y.foreign(now)
+	if y.unclaimed == 0 {
+		y.since = now
+	}
+	y.unclaimed = min(y.unclaimed+1, mostTurns)
 	if y.to <= now {
 		return
 	}
@@ -61,6 +69,18 @@ func (y *yielding) stop() { y.to, y.turns = 0, 0 }
 // try says that an attempt begins: turns that are left were taken by nobody, or by
 // somebody who is still inside.
 func (y *yielding) try() { y.missed, y.turns = y.turns, 0 }
+
+// claimed says that a release that was heard came from a client like this one: the
+// release script publishes that behind the release itself.
+func (y *yielding) claimed() { y.unclaimed = max(y.unclaimed-1, 0) }
+
+// foreign reports whether a client of another kind takes part.
+func (y *yielding) foreign(now time.Duration) bool {
+	if y.unclaimed > 0 && now-y.since >= claimWait {
+		y.foreignTo, y.unclaimed = y.since+foreignFor, 0
+	}
+	return now < y.foreignTo
+}
 
 // granted says that the attempt was granted: nobody was inside. What is known
 // already may explain some of the absence: those are no longer given turns.
@@ -86,7 +106,7 @@ func (g *gate) heard(freed bool, told int) {
 		told--
 	}
 	if told > 0 {
-		g.yielding.begin(int32(min(told, math.MaxInt32)), g.c.clock.now())
+		g.yielding.begin(int16(min(told, mostTurns)), g.c.clock.now())
 	}
 }
 

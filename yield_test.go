@@ -178,3 +178,112 @@ func TestTheReleaseOfTheOnlyOtherEndsYielding(t *testing.T) {
 		mustUnlock(t, second.lease)
 	})
 }
+
+// foreigner locks and unlocks as Redisson does: it tells of a release, and nothing
+// else. It hears of those of others.
+type foreigner struct {
+	t     *testing.T
+	v     *redistest.Virtual
+	heard chan struct{}
+}
+
+func newForeigner(t *testing.T, v *redistest.Virtual) *foreigner {
+	t.Helper()
+	f := &foreigner{t, v, make(chan struct{}, 1)}
+	sub := v.Client().Subscribe(context.Background(), channelOfTest("k"))
+	if _, err := sub.Receive(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sub.Close() })
+	go func() {
+		for {
+			msg, err := sub.ReceiveMessage(context.Background())
+			if err != nil {
+				return
+			}
+			if msg.Payload == releasePayload {
+				select {
+				case f.heard <- struct{}{}:
+				default:
+				}
+			}
+		}
+	}()
+	return f
+}
+
+// section takes the lock, stays for d and gives it back.
+func (f *foreigner) section(d time.Duration) {
+	f.t.Helper()
+	rdb := f.v.Client()
+	defer rdb.Close()
+	for {
+		got, err := rdb.HSetNX(context.Background(), "k", "stranger:1", "1").Result()
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		if n, _ := rdb.HLen(context.Background(), "k").Result(); got && n == 1 {
+			break
+		}
+		rdb.HDel(context.Background(), "k", "stranger:1")
+		<-f.heard
+	}
+	time.Sleep(d)
+	rdb.HDel(context.Background(), "k", "stranger:1")
+	if err := rdb.Publish(context.Background(), channelOfTest("k"), releasePayload).Err(); err != nil {
+		f.t.Error(err)
+	}
+}
+
+func TestWhileAClientOfAnotherKindTakesPartEachTurnIsOneSection(t *testing.T) {
+	if kindOfTest() == "setnx" {
+		return // foreign clients of that form publish nothing
+	}
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		const section = 50 * time.Microsecond
+		c := virtualClient(t, v)
+		f := newForeigner(t, v)
+		var all sync.WaitGroup
+		var seen stints
+		end := time.Now().Add(3 * time.Second)
+		left := time.Now().Add(time.Second) // when the other has had enough
+		m := newTestMutex(c, "k")
+		var mu sync.Mutex
+		ours, passes := 0, map[bool]int{}
+		owners := map[*burst]bool{}
+		for range 8 {
+			all.Go(func() {
+				for time.Now().Before(end) {
+					l := mustLock(t, m)
+					from := time.Now()
+					time.Sleep(section)
+					mu.Lock()
+					if from.Before(left) {
+						ours++
+					}
+					if owners[l.hold.burst] {
+						passes[from.Before(left)]++
+					}
+					owners[l.hold.burst] = true
+					mu.Unlock()
+					seen.add(0, from)
+					mustUnlock(t, l)
+				}
+			})
+		}
+		theirs := 0
+		all.Go(func() {
+			for time.Now().Before(left) {
+				f.section(section)
+				theirs++
+			}
+		})
+		all.Wait()
+		if share := float64(theirs) / float64(ours+theirs); share < 0.25 || share > 0.75 {
+			t.Errorf("the other had %d sections and we %d", theirs, ours)
+		}
+		if passes[false] < 1000 {
+			t.Errorf("%d sections were passed after it had gone", passes[false])
+		}
+	})
+}
