@@ -4,6 +4,7 @@ import "time"
 
 const (
 	yieldPause  = 3 * time.Millisecond // for each turn of somebody else: a burst of the default window, and its start
+	slowPause   = 5 * time.Millisecond // the same when a JVM may be among them, whose hand-over takes that long at times
 	yieldJitter = yieldPause / 6
 	yieldMost   = 10 * time.Millisecond // for all of them
 	yieldHints  = time.Second           // for how long an absence is remembered
@@ -40,7 +41,7 @@ func (y *yielding) begin(others int16, now time.Duration) {
 	if now < y.absentTo {
 		others = max(1, others-y.absent)
 	}
-	y.turns, y.to, y.end = others, now+turnPause(), now+yieldMost
+	y.turns, y.to, y.end = others, now+y.pause(now), now+yieldMost
 }
 
 // heard is somebody's release at the instant now: one turn has been had.
@@ -57,11 +58,16 @@ func (y *yielding) heard(now time.Duration) {
 		y.stop()
 		return
 	}
-	y.to = min(now+turnPause(), y.end)
+	y.to = min(now+y.pause(now), y.end)
 }
 
-// turnPause is for how long a turn may be left untaken.
-func turnPause() time.Duration { return yieldPause + jitter(yieldJitter) }
+// pause is for how long a turn may be left untaken.
+func (y *yielding) pause(now time.Duration) time.Duration {
+	if now < y.foreignTo {
+		return slowPause + jitter(yieldJitter)
+	}
+	return yieldPause + jitter(yieldJitter)
+}
 
 // stop is for those who cannot wait, and when everybody had a turn.
 func (y *yielding) stop() { y.to, y.turns = 0, 0 }
