@@ -28,6 +28,7 @@ type Client struct {
 	runner   *runner
 	dog      *watchdog
 	subs     *subscriber
+	channels Channels // never auto
 	orphans  *orphanage
 	strings  *stringKind
 	root     context.Context // of the client's own work; never ends
@@ -59,8 +60,9 @@ type Client struct {
 // Sentinel) or a *redis.ClusterClient. Others are refused, and so is a bad
 // option. It sends nothing. rdb stays the caller's to close, after the client;
 // the client keeps a connection of its own for renewals, to each node, and one for
-// messages. On a cluster, Close waits for as long as rdb's own ReadTimeout when
-// Redis hangs: do not switch that off. New panics on a nil rdb or option.
+// messages, on a cluster to each node that has locks it waits for. On a cluster,
+// Close waits for as long as rdb's own ReadTimeout when Redis hangs: do not switch
+// that off. New panics on a nil rdb or option.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	return newClient(rdb, bootOffset, opts)
 }
@@ -95,7 +97,8 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 		finished: make(chan struct{}),
 	}
 	c.dog = newWatchdog(c)
-	c.subs = newSubscriber(c)
+	c.channels = cfg.channels.on(run.bySlot)
+	c.subs = newSubscriber(c, c.channels)
 	c.orphans = newOrphanage(c)
 	c.strings = newStringKind(run.bySlot)
 	run.clock, run.spawn, run.onBack, run.root = c.clock, c.spawn, c.dog.verifyAll, c.root
@@ -119,6 +122,7 @@ func (c *Client) newMutex(k kind, name string, opts []LockOption) *Mutex {
 	m := &Mutex{c: c, kind: k}
 	m.keys, m.err = newLockKeys(k, name, c.cfg.mapName)
 	m.own = leaseKey{c, m.keys.key}
+	m.keys.tell = c.channels.publishArg(c.runner.bySlot)
 	conf, err := lockConfig{}.with(c.cfg.lockDefaults, c.cfg.watchdogTimeout)
 	conf.tokenTTLSet = false // a default for those it suits
 	if err == nil {

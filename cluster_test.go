@@ -76,7 +76,7 @@ func TestWaiterOnAClusterIsWokenByTheMessage(t *testing.T) {
 			}
 		}()
 		eventually(t, 5*time.Second, "the waiter is subscribed", func() bool {
-			n, err := rdb.PubSubNumSub(ctx, "redisson_lock__channel:"+name).Result()
+			n, err := rdb.PubSubShardNumSub(ctx, "redisson_lock__channel:"+name).Result()
 			return err == nil && n["redisson_lock__channel:"+name] > 0
 		})
 		mustUnlock(t, held)

@@ -50,10 +50,11 @@ type gate struct {
 	driving   bool  // the driver runs
 	joined    bool  // subscribed, or asked to be
 	closed    bool
+	echoes    int8 // messages of our own release that may come yet
 	held      *burst
 	releaseAt time.Duration
 	yielding  yielding
-	echoBy    time.Duration // a message before this is that of our own release
+	echoBy    time.Duration // a message before this is one of those
 	attempt   *attempt      // under way; nil: none
 	attempts  int           // number of the newest
 	want      int           // number of the attempt that somebody new needs
@@ -172,7 +173,9 @@ func (g *gate) hint(h hint) {
 	switch {
 	case echo:
 		// The message of our own release, most likely. If not, a look soon does.
-		g.echoBy = 0
+		if g.echoes--; g.echoes <= 0 {
+			g.echoBy = 0
+		}
 		if b != nil {
 			b.verifyAt = min(b.verifyAt, now+verifyGap)
 			next = b.nextLocked()
@@ -183,7 +186,7 @@ func (g *gate) hint(h hint) {
 		g.attempt.doubted = true
 	}
 	if h == hintReleased && !echo {
-		g.yielding.heard(now)
+		g.yielding.heard(now, !g.keys.isString())
 	}
 	g.wakeLocked()
 	g.mu.Unlock()

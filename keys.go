@@ -19,6 +19,7 @@ type lockKeys struct {
 	slot    int    // the cluster slot of all of them
 
 	keyArg, channelArg any // key and channel, boxed once
+	tell               any // how to publish a release, as a script's argument; nil: on the one server
 }
 
 // newLockKeys maps name and derives what belongs to it for locks of kind. A name
@@ -59,9 +60,11 @@ type place struct {
 	isString bool
 }
 
-func (k *lockKeys) place() place {
-	_, isString := k.kind.(*stringKind)
-	return place{k.key, isString}
+func (k *lockKeys) place() place { return place{k.key, k.isString()} }
+
+func (k *lockKeys) isString() bool {
+	_, is := k.kind.(*stringKind)
+	return is
 }
 
 func checkName(what, name string) error {

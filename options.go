@@ -46,6 +46,7 @@ type config struct {
 	unlockTimeout   time.Duration
 	maxPollInterval time.Duration
 	localHandoff    time.Duration
+	channels        Channels
 	mapName         func(string) string
 	log             *zap.Logger
 	lockDefaults    []LockOption
@@ -227,6 +228,79 @@ func WithLocalHandoff(window time.Duration) Option {
 	})
 }
 
+// Channels says which channels of Redis carry the news of a release.
+type Channels int
+
+// A classic message (PUBLISH, SUBSCRIBE) reaches every node of a cluster; a sharded
+// one (SPUBLISH, SSUBSCRIBE; Redis 7.0 and later) stays where the lock is. Who
+// listens to the one kind does not hear the other.
+const (
+	// ChannelsAuto is classic on one server and sharded on a cluster, as Redisson does
+	// since 3.22. It is ClusterServersConfig.shardedSubscriptionMode AUTO, which can be
+	// set since 3.29.
+	ChannelsAuto Channels = iota
+	// ChannelsClassic is mode OFF, and what Redisson does before 3.22 and wherever it
+	// was not told of a cluster: on one server, with Sentinel, behind a proxy.
+	ChannelsClassic
+	// ChannelsSharded is mode ON. A server that does not know sharded channels gets
+	// classic ones, also with ChannelsAuto.
+	ChannelsSharded
+	// ChannelsBoth publishes to and hears both, for a fleet whose members differ: a
+	// release costs one more message to every node, a wait some tries in vain.
+	ChannelsBoth
+)
+
+// String is the name of c: auto, classic, sharded or both.
+func (c Channels) String() string {
+	switch c {
+	case ChannelsAuto:
+		return "auto"
+	case ChannelsClassic:
+		return "classic"
+	case ChannelsSharded:
+		return "sharded"
+	case ChannelsBoth:
+		return "both"
+	}
+	return fmt.Sprintf("Channels(%d)", int(c))
+}
+
+// on is c with auto decided.
+func (c Channels) on(cluster bool) Channels {
+	switch {
+	case c != ChannelsAuto:
+		return c
+	case cluster:
+		return ChannelsSharded
+	}
+	return ChannelsClassic
+}
+
+// publishArg is c, decided, as the argument of a script; none for classic channels
+// of one server.
+func (c Channels) publishArg(cluster bool) any {
+	if c == ChannelsClassic && !cluster {
+		return nil
+	}
+	return c.String()
+}
+
+// WithChannels sets where releases are published and heard; ChannelsAuto by default.
+// It belongs to ClusterServersConfig.shardedSubscriptionMode of the Redisson clients
+// that share the locks. A wrong choice costs time and nothing else: waiters that
+// are not woken ask again within the maximum poll interval, those of Redisson when
+// the lease that kept them out would have ended.
+func WithChannels(c Channels) Option {
+	return option(func(conf *config) error {
+		conf.channels = c
+		if c < ChannelsAuto || c > ChannelsBoth {
+			return fmt.Errorf("channels %d are not between %d (%v) and %d (%v)",
+				int(c), int(ChannelsAuto), ChannelsAuto, int(ChannelsBoth), ChannelsBoth)
+		}
+		return nil
+	})
+}
+
 // WithKeyPrefix puts prefix before every lock's name in Redis. It must not be
 // given together with WithNameMapper.
 func WithKeyPrefix(prefix string) Option {
@@ -254,8 +328,8 @@ func withMapper(m func(string) string) Option {
 
 // WithLogger makes the client report transitions and misuse: a lost or forgotten
 // lease, renewals that fail, a lost connection for messages, a subscription that is
-// refused, a wait behind a lease of this very client, a lease whose holder could not
-// learn of a loss. All at Warn but for the connection, at Info. The default is
+// refused, a server without sharded channels, a wait behind a lease of this very client, a lease whose holder could not
+// learn of a loss. All at Warn but for the connection and the channels, at Info. The default is
 // silence.
 func WithLogger(log *zap.Logger) Option {
 	if log == nil {

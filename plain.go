@@ -49,11 +49,23 @@ func releasePlain(ks []ownedKey) call {
 	return c
 }
 
-// tellPlain publishes the releases of locks.
+// tellPlain publishes the releases of locks of one client.
 func tellPlain(ks []ownedKey) call {
+	switch ks[0].keys.tell {
+	case nil, ChannelsClassic.String():
+		return tellClassic(ks)
+	case ChannelsBoth.String():
+		return tellBy("spublish", ks).then(tellClassic(ks))
+	}
+	return tellBy("spublish", ks)
+}
+
+func tellClassic(ks []ownedKey) call { return tellBy("publish", ks) }
+
+func tellBy(publish string, ks []ownedKey) call {
 	c := call{plain: make([][]any, len(ks))}
 	for i, k := range ks {
-		c.plain[i] = []any{"publish", k.keys.channel, releasePayload}
+		c.plain[i] = []any{publish, k.keys.channel, releasePayload}
 	}
 	return c
 }
@@ -98,13 +110,15 @@ func readPTTL(reply any) time.Duration {
 	return pttl(ms)
 }
 
-// readTold is how many a publish reached, as far as it was answered.
+// readTold is how many the publishing of one release reached, as far as it was
+// answered.
 func readTold(replies []any) int64 {
-	if len(replies) == 0 {
-		return 0
+	told := int64(0)
+	for _, r := range replies {
+		n, _ := r.(int64)
+		told += n
 	}
-	n, _ := replies[0].(int64)
-	return n
+	return told
 }
 
 // readRenewPlain reads the verdict on one lock.

@@ -3,8 +3,8 @@ package watchlock
 import (
 	"context"
 	"errors"
-	"slices"
-	"sync"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -23,100 +23,29 @@ const (
 	claimPayload   = "2" // behind a release of a client like this one; Redisson passes over it
 )
 
-// subscriber keeps one pub/sub connection for all waiters of a client. What it
-// hears are hints: waiters poll as well, so a lost message costs time only.
+// ear is one pub/sub connection, with all that is subscribed on it.
 //
 // One goroutine, run, owns the connection and all that is written to it; one
-// more per connection, listen, reads from it. Both end when no channel has been
-// wanted for a while, and at Close.
-type subscriber struct {
-	c    *Client
+// more per connection, listen, reads from it. Both end when no channel of the ear
+// has been wanted for a while, and at Close.
+type ear struct {
+	// immutable
+	s    *subscriber
+	node node          // where to listen; the zero node leaves that to the connection
 	poke chan struct{} // one slot: what is wanted has changed
 
 	// atomic
-	denied atomic.Bool // warned that the user may not subscribe
 	broken atomic.Bool // the connection failed, and none has been confirmed since
 
-	mu sync.Mutex
-	// guarded by mu
-	topics  map[string]*topic
-	running bool
-	quit    context.CancelFunc // ends run's connection; nil when not running
+	// guarded by s.mu
+	quit      context.CancelFunc // ends run's connection
+	shardless bool               // the server does not know sharded channels
+	drops     []subscription     // of topics that are heard elsewhere now
 }
 
-// topic is one channel.
-type topic struct {
-	gates     []*gate       // who waits: two keys, "a" and "{a}", share a channel
-	unused    time.Duration // since when
-	sent      bool          // SUBSCRIBE left on the present connection
-	confirmed bool          // and was answered
-	garbage   time.Duration // when an unknown message last counted
-}
-
-func newSubscriber(c *Client) *subscriber {
-	return &subscriber{c: c, poke: make(chan struct{}, 1), topics: make(map[string]*topic)}
-}
-
-// join has g hear of the channel's messages. It reports whether the
-// subscription was already there: then messages may have passed unheard.
-func (s *subscriber) join(channel string, g *gate) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.topics[channel]
-	if t == nil {
-		t = &topic{}
-		s.topics[channel] = t
-	}
-	if !slices.Contains(t.gates, g) {
-		t.gates = append(t.gates, g)
-	}
-	if !s.running {
-		ctx, cancel := context.WithCancel(s.c.root)
-		s.quit = cancel
-		if s.running = s.c.spawn(func() { s.run(ctx) }); !s.running {
-			cancel()
-		}
-	}
-	s.wake()
-	return t.confirmed
-}
-
-// leave ends g's interest. The subscription stays a while: it is likely to be
-// wanted again.
-func (s *subscriber) leave(channel string, g *gate) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.topics[channel]
-	if t == nil {
-		return
-	}
-	if i := slices.Index(t.gates, g); i >= 0 {
-		t.gates = slices.Delete(t.gates, i, i+1)
-		t.unused = s.c.clock.now()
-		s.wake()
-	}
-}
-
-// hears reports whether what is published on channel is told to this client too.
-func (s *subscriber) hears(channel string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.topics[channel]
-	return t != nil && t.confirmed
-}
-
-// close ends the goroutines, at once.
-func (s *subscriber) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.quit != nil {
-		s.quit()
-	}
-}
-
-func (s *subscriber) wake() {
+func (e *ear) wake() {
 	select {
-	case s.poke <- struct{}{}:
+	case e.poke <- struct{}{}:
 	default:
 	}
 }
@@ -139,85 +68,89 @@ type connection struct {
 }
 
 // run owns the connection.
-func (s *subscriber) run(ctx context.Context) {
+func (e *ear) run(ctx context.Context) {
+	clock := e.s.c.clock
 	var cn *connection
 	var pause, redial time.Duration // between two connections; when to make the next
-	fail := func() {
-		s.broken.Store(true)
-		now := s.c.clock.now()
-		if now-cn.since < redialMost {
+	fail := func(lived time.Duration) {
+		e.broken.Store(true)
+		if lived < redialMost {
 			pause = min(max(2*pause, redialPause), redialMost)
 		} else {
 			pause = 0
 		}
-		redial = now + pause
-		s.drop(cn)
+		redial = clock.now() + pause
+		e.drop(cn)
 		cn = nil
+		e.s.lookAgain()
 	}
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		next := redial - s.c.clock.now()
+		next := redial - clock.now()
 		if cn == nil && next <= 0 {
-			cn = s.connect(ctx)
+			var err error
+			if cn, err = e.connect(ctx); err != nil {
+				fail(0)
+				next = pause
+			}
 		}
 		var failed chan error
 		if cn != nil {
 			var err error
-			if next, err = s.tend(cn); err != nil {
-				fail()
+			if next, err = e.tend(cn); err != nil {
+				fail(clock.now() - cn.since)
 				continue
 			}
 			failed = cn.failed
 		}
-		if s.stop() {
-			s.drop(cn)
+		if e.s.stop(e) {
+			e.drop(cn)
 			return
 		}
 		timer.Reset(next)
 		select {
 		case <-timer.C:
-		case <-s.poke:
+		case <-e.poke:
 		case err := <-failed:
-			s.c.cfg.log.Info("connection for messages lost", zap.Error(err))
-			fail()
+			e.s.c.cfg.log.Info("connection for messages lost", zap.Error(err))
+			fail(clock.now() - cn.since)
 		case <-ctx.Done():
-			s.drop(cn)
+			e.drop(cn)
 			return
 		}
 	}
 }
 
-// stop ends run when no channel is wanted any more.
-func (s *subscriber) stop() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.topics) > 0 {
-		return false
-	}
-	s.running = false
-	s.quit()
-	s.quit = nil
-	return true
-}
-
 // connect makes a connection object; go-redis dials when the first command is
 // written. Everything wanted has to be subscribed on it anew.
-func (s *subscriber) connect(ctx context.Context) *connection {
-	s.mu.Lock()
-	for _, t := range s.topics {
-		t.sent, t.confirmed = false, false
+func (e *ear) connect(ctx context.Context) (*connection, error) {
+	at, err := e.place(ctx)
+	if err != nil {
+		return nil, err
 	}
-	s.mu.Unlock()
+	e.s.anew(e)
 	ctx, cancel := context.WithCancel(ctx)
 	return &connection{
-		ps: s.c.runner.listen(ctx), ctx: ctx, cancel: cancel,
-		since: s.c.clock.now(), failed: make(chan error, 1),
+		ps: e.s.c.runner.listen(ctx, at), ctx: ctx, cancel: cancel,
+		since: e.s.c.clock.now(), failed: make(chan error, 1),
+	}, nil
+}
+
+// place is where to connect to: on a cluster, classic messages are heard at any
+// node, so at one that has a channel's slot.
+func (e *ear) place(ctx context.Context) (node, error) {
+	r := e.s.c.runner
+	if e.node.known() || r.home == nil {
+		return e.node, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	return r.home(ctx, e.s.someChannel(e))
 }
 
 // drop closes a connection; its reader ends by that.
-func (s *subscriber) drop(cn *connection) {
+func (e *ear) drop(cn *connection) {
 	if cn != nil {
 		cn.cancel()
 		_ = cn.ps.Close()
@@ -226,72 +159,66 @@ func (s *subscriber) drop(cn *connection) {
 
 // tend writes what has to be written: subscriptions, cancellations, a ping. It
 // returns when to be called again at the latest.
-func (s *subscriber) tend(cn *connection) (time.Duration, error) {
-	add, remove, waiting := s.changes()
-	for _, channel := range add {
-		if err := s.subscribe(cn, channel); err != nil {
+func (e *ear) tend(cn *connection) (time.Duration, error) {
+	todo := e.s.changes(e)
+	for _, sub := range todo.add {
+		if err := e.subscribe(cn, sub); err != nil {
 			return 0, err
 		}
 	}
-	for _, channel := range remove {
-		if err := cn.ps.Unsubscribe(cn.ctx, channel); err != nil {
+	for _, sub := range todo.remove {
+		if err := cn.unsubscribe(sub); err != nil {
 			return 0, err
 		}
 	}
-	if !waiting {
+	if !todo.waiting {
 		cn.asked = false
 		return topicLinger, nil
 	}
-	return s.ping(cn)
-}
-
-// changes returns what to subscribe and what to give up.
-func (s *subscriber) changes() (add, remove []string, waiting bool) {
-	now := s.c.clock.now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for channel, t := range s.topics {
-		switch {
-		case len(t.gates) == 0 && now-t.unused >= topicLinger:
-			delete(s.topics, channel)
-			if t.sent {
-				remove = append(remove, channel)
-			}
-			continue
-		case len(t.gates) > 0 && !t.sent:
-			add = append(add, channel)
-			t.sent = true
-		}
-		waiting = waiting || len(t.gates) > 0
-	}
-	return add, remove, waiting
+	next, err := e.ping(cn)
+	return min(next, todo.next), err
 }
 
 // subscribe writes one SUBSCRIBE, each channel its own so that a user who lacks
 // the right to one is refused only that, and starts the reader with the first.
-func (s *subscriber) subscribe(cn *connection, channel string) error {
+func (e *ear) subscribe(cn *connection, sub subscription) error {
 	dial, cancel := context.WithTimeout(cn.ctx, attemptTimeout)
 	defer cancel()
-	if err := cn.ps.Subscribe(dial, channel); err != nil {
+	write := cn.ps.Subscribe
+	if sub.sharded {
+		write = cn.ps.SSubscribe
+	}
+	if r := e.s.c.runner; r.home != nil && !sub.sharded {
+		home, err := r.home(dial, sub.channel)
+		e.s.setNear(sub.channel, err == nil && home.addr() == cn.ps.at.addr())
+	}
+	if err := write(dial, sub.channel); err != nil {
 		return err
 	}
 	if !cn.reading {
 		cn.reading = true
-		cn.heard.Store(int64(s.c.clock.now()))
-		if !s.c.spawn(func() { s.listen(cn) }) {
+		cn.heard.Store(int64(e.s.c.clock.now()))
+		if !e.s.c.spawn(func() { e.listen(cn) }) {
 			return ErrClosed
 		}
 	}
 	return nil
 }
 
+func (cn *connection) unsubscribe(sub subscription) error {
+	if sub.sharded {
+		return cn.ps.SUnsubscribe(cn.ctx, sub.channel)
+	}
+	return cn.ps.Unsubscribe(cn.ctx, sub.channel)
+}
+
 // ping asks for a sign of life each pingPace. The connection is given up when
 // nothing at all was heard for pingAnswer after it.
-func (s *subscriber) ping(cn *connection) (time.Duration, error) {
+func (e *ear) ping(cn *connection) (time.Duration, error) {
 	if !cn.reading {
 		return pingPace, nil
 	}
-	now, heard := s.c.clock.now(), time.Duration(cn.heard.Load())
+	now, heard := e.s.c.clock.now(), time.Duration(cn.heard.Load())
 	switch {
 	case cn.asked && heard < cn.pinged && now-cn.pinged >= pingAnswer:
 		return 0, &noAnswerError{pingAnswer}
@@ -306,72 +233,54 @@ func (s *subscriber) ping(cn *connection) (time.Duration, error) {
 
 // listen reads a connection until it fails. It hands hints on itself: another
 // goroutine in between would cost every hand-over a switch.
-func (s *subscriber) listen(cn *connection) {
+func (e *ear) listen(cn *connection) {
 	for {
 		msg, err := cn.ps.ReceiveTimeout(cn.ctx, 0)
 		var reply redis.Error
-		switch {
-		case errors.As(err, &reply):
-			s.deny(reply)
-		case err != nil:
+		if errors.As(err, &reply) {
+			err = e.refusal(reply)
+		}
+		if err != nil {
 			cn.failed <- err
 			return
 		}
-		cn.heard.Store(int64(s.c.clock.now()))
+		cn.heard.Store(int64(e.s.c.clock.now()))
 		switch m := msg.(type) {
 		case *redis.Message:
-			s.message(m.Channel, m.Payload)
+			e.s.message(m.Channel, m.Payload)
 		case *redis.Subscription:
-			if m.Kind == "subscribe" {
-				s.confirm(m.Channel)
+			switch m.Kind {
+			case "subscribe", "ssubscribe":
+				e.s.confirm(e, subscription{m.Channel, m.Kind == "ssubscribe"})
+			case "sunsubscribe":
+				e.s.gone(e, m.Channel)
 			}
 		}
 	}
 }
 
-// message hints to whoever waits. A release is "0"; anything unknown on the channel
-// may be a stranger's, and counts at a limited rate.
-func (s *subscriber) message(channel, payload string) {
-	now := s.c.clock.now()
-	s.mu.Lock()
-	t := s.topics[channel]
-	h := hintStrange
-	switch payload {
-	case releasePayload:
-		h = hintReleased
-	case claimPayload:
-		h = hintClaimed
+// refusal acts on a subscription that was refused. It returns the error for
+// which the connection is to be given up, to try again on another.
+func (e *ear) refusal(err redis.Error) error {
+	code, rest, _ := strings.Cut(err.Error(), " ")
+	switch {
+	case !e.s.sharded:
+	case code == "MOVED" && e.s.routed:
+		number, _, _ := strings.Cut(rest, " ")
+		if slot, bad := strconv.Atoi(number); bad == nil {
+			e.s.moved(e, slot)
+			return nil
+		}
+	case doesNotKnow(err):
+		if e.s.withoutShards(e) {
+			e.s.c.cfg.log.Info("the server has no sharded channels; listening to classic ones", zap.Error(err))
+		}
+		return nil
+	case saysLater(code):
+		return err
 	}
-	if t == nil || h == hintStrange && now-t.garbage < garbageGap {
-		s.mu.Unlock()
-		return
-	}
-	if h == hintStrange {
-		t.garbage = now
-	}
-	gates := slices.Clone(t.gates)
-	s.mu.Unlock()
-	for _, g := range gates {
-		g.hint(h)
-	}
-}
-
-// confirm hints as well: what was released before it went unheard. When it ends
-// an outage, what is held may be gone with it.
-func (s *subscriber) confirm(channel string) {
-	s.mu.Lock()
-	var gates []*gate
-	if t := s.topics[channel]; t != nil {
-		t.confirmed = true
-		gates = slices.Clone(t.gates)
-	}
-	s.mu.Unlock()
-	for _, g := range gates {
-		g.hint(hintConfirmed)
-	}
-	if s.broken.CompareAndSwap(true, false) {
-		s.c.dog.verifyAll()
-	}
+	e.s.deny(err)
+	return nil
 }
 
 // deny tells once that waiting goes by polling alone.

@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	attemptTimeout = time.Second // for one try of a command
-	laneConns      = 64          // of the renewal lane and node at most: none waits behind one that hangs
+	attemptTimeout = time.Second            // for one try of a command
+	lookGap        = 100 * time.Millisecond // between two questions who has which slots
+	laneConns      = 64                     // of the renewal lane and node at most: none waits behind one that hangs
 )
 
 // commander is the part of a go-redis client that calls need.
@@ -36,13 +37,18 @@ type runner struct {
 	root    context.Context
 	main    commander // the caller's pool
 	newLane func() redis.UniversalClient
-	listen  func(context.Context) *messages // a pub/sub connection, not yet dialled
-	onBack  func()                          // called when Redis answers after it did not; must not block
-	bySlot  bool                            // keys of one script must share a slot
-	only    *lane                           // to the one node; nil on a cluster
+	listen  func(context.Context, node) *messages // a pub/sub connection, not yet dialled
+	onBack  func()                                // called when Redis answers after it did not; must not block
+	bySlot  bool                                  // keys of one script must share a slot
+	only    *lane                                 // to the one node; nil on a cluster
+
+	// immutable, of a cluster; nil elsewhere
+	home func(ctx context.Context, channel string) (node, error) // who has its slot, as far as is known
 
 	// atomic
-	broken atomic.Bool // the newest command got no reply
+	broken   atomic.Bool  // the newest command got no reply
+	looking  atomic.Bool  // reload runs
+	lookedAt atomic.Int64 // when it was last started; 0 never
 
 	// guarded by mu
 	mu       sync.Mutex
@@ -69,8 +75,8 @@ func newRunner(rdb redis.UniversalClient) (*runner, error) {
 				o := opts
 				return redis.NewClient(&o)
 			},
-			listen: func(ctx context.Context) *messages {
-				return &messages{PubSub: main.Subscribe(ctx)}
+			listen: func(ctx context.Context, at node) *messages {
+				return &messages{PubSub: main.Subscribe(ctx), at: at}
 			},
 		}, nil
 	case *redis.ClusterClient:
@@ -86,10 +92,20 @@ func newRunner(rdb redis.UniversalClient) (*runner, error) {
 		}
 		return &runner{
 			main: c, bySlot: true, newLane: newClient,
-			listen: func(ctx context.Context) *messages {
+			listen: func(ctx context.Context, at node) *messages {
 				// The caller's read timeout is not ours to change on a cluster.
-				own := newClient()
-				return &messages{own.Subscribe(ctx), own}
+				o := *at.rdb.Options()
+				o.MaxRetries, o.DialerRetries = -1, 1
+				o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = 1, 0, 0, 0
+				o.ContextTimeoutEnabled = true
+				o.DialTimeout, o.PoolTimeout = attemptTimeout, attemptTimeout
+				o.ReadTimeout, o.WriteTimeout = attemptTimeout, attemptTimeout
+				own := opts.NewClient(&o)
+				return &messages{own.Subscribe(ctx), at, own}
+			},
+			home: func(ctx context.Context, channel string) (node, error) {
+				master, err := c.MasterForKey(ctx, channel)
+				return node{master}, err
 			},
 		}, nil
 	case *redis.Ring:
@@ -102,7 +118,20 @@ func newRunner(rdb redis.UniversalClient) (*runner, error) {
 // attemptTimeout, whatever the caller's timeouts are.
 type messages struct {
 	*redis.PubSub
-	own redis.UniversalClient // made for it alone; nil when it is the caller's
+	at  node          // of a cluster
+	own *redis.Client // made for it alone; nil when it is the caller's
+}
+
+// node is one of a cluster's. The zero node is the only one there is.
+type node struct{ rdb *redis.Client }
+
+func (n node) known() bool { return n.rdb != nil }
+
+func (n node) addr() string {
+	if n.rdb == nil {
+		return ""
+	}
+	return n.rdb.Options().Addr
 }
 
 // Close closes the connection and what was made for it.
@@ -219,9 +248,42 @@ func (r *runner) observe(f fate) {
 	switch f {
 	case unknown, unsent:
 		r.broken.Store(true)
+		r.lookAgain()
 	default:
 		if r.broken.Load() && r.broken.CompareAndSwap(true, false) {
 			r.onBack()
+		}
+	}
+}
+
+// lookAgain has go-redis ask anew which nodes of a cluster have which slots. By
+// itself it does so when a node tells it of a move, which one that is dead does
+// not, or each 10 s.
+func (r *runner) lookAgain() {
+	if !r.bySlot {
+		return
+	}
+	now, last := int64(r.clock.now()), r.lookedAt.Load()
+	if last != 0 && now-last < int64(lookGap) || !r.looking.CompareAndSwap(false, true) {
+		return
+	}
+	r.lookedAt.Store(now)
+	if !r.spawn(r.reload) {
+		r.looking.Store(false)
+	}
+}
+
+// reload is lookAgain's goroutine. ReloadState would start one that nobody waits for.
+func (r *runner) reload() {
+	defer r.looking.Store(false)
+	ctx, cancel := context.WithTimeout(r.root, attemptTimeout)
+	defer cancel()
+	r.mu.Lock()
+	own := r.own
+	r.mu.Unlock()
+	for _, of := range []any{r.main, own} {
+		if c, ok := of.(*redis.ClusterClient); ok {
+			_ = c.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
 		}
 	}
 }

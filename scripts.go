@@ -112,7 +112,11 @@ func (w *wire) fill(ctx context.Context, c *call, whole bool) {
 	w.cmds = w.cmds[:0]
 	if c.script == nil {
 		for _, args := range c.plain {
-			w.cmds = append(w.cmds, mixedCommand{redis.NewCmd(ctx, args...)})
+			cmd := redis.NewCmd(ctx, args...)
+			// PUBLISH has no key, so on a cluster it would go to any node, and could
+			// overtake the release that it tells of.
+			cmd.SetFirstKeyPos(1)
+			w.cmds = append(w.cmds, mixedCommand{cmd})
 		}
 		return
 	}
@@ -285,12 +289,15 @@ func renewAll(s *script, ks []ownedKey) call {
 	return c
 }
 
-// releaseAll releases locks by one run of a release script.
+// releaseAll releases locks of one client by one run of a release script.
 func releaseAll(s *script, ks []ownedKey) call {
 	c := keysCall(s, ks)
 	for i := range ks {
 		c.put(ks[i].owner)
 		c.put(ks[i].keys.channelArg)
+	}
+	if tell := ks[0].keys.tell; tell != nil {
+		c.put(tell)
 	}
 	return c
 }

@@ -159,14 +159,24 @@ func (s *stringKind) release(do doer, ks []ownedKey) (answers, result) {
 	s.learn(ks[0].keys, modePlain)
 	switch {
 	case together:
-		a[1] = readTold(replies[1:])
-	case len(tell) == 1 && len(ks) == 1:
-		told, _ := replyList(do.run(tellPlain(tell)), 1)
-		a[1] = readTold(told)
+		a[1] = s.tell(do, ks, replies[1:])
 	case len(tell) > 0:
-		do.run(tellPlain(tell)) // a hint: waiters poll as well
+		// A hint: waiters poll as well.
+		told, _ := replyList(do.run(tellPlain(tell)), 1)
+		if told := s.tell(do, tell, told); len(ks) == 1 {
+			a[1] = told
+		}
 	}
 	return a, res
+}
+
+// tell returns how many the publishing of releases reached, and publishes once
+// more where the server does not know sharded channels.
+func (*stringKind) tell(do doer, ks []ownedKey, replies []any) int64 {
+	if slices.ContainsFunc(replies, func(r any) bool { return doesNotKnow(replyError(r)) }) && ks[0].keys.tell != ChannelsBoth.String() {
+		replies, _ = replyList(do.run(tellClassic(ks)), 1)
+	}
+	return readTold(replies)
 }
 
 func (*stringKind) info(do doer, k *lockKeys) (LockInfo, result) {

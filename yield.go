@@ -44,13 +44,16 @@ func (y *yielding) begin(others int16, now time.Duration) {
 	y.turns, y.to, y.end = others, now+y.pause(now), now+yieldMost
 }
 
-// heard is somebody's release at the instant now: one turn has been had.
-func (y *yielding) heard(now time.Duration) {
+// heard is somebody's release at the instant now: one turn has been had. claims says
+// that clients like this one claim theirs.
+func (y *yielding) heard(now time.Duration, claims bool) {
 	y.foreign(now)
-	if y.unclaimed == 0 {
-		y.since = now
+	if claims {
+		if y.unclaimed == 0 {
+			y.since = now
+		}
+		y.unclaimed = min(y.unclaimed+1, mostTurns)
 	}
-	y.unclaimed = min(y.unclaimed+1, mostTurns)
 	if y.to <= now {
 		return
 	}
@@ -105,14 +108,12 @@ func (y *yielding) granted(now time.Duration) {
 func (g *gate) heard(freed bool, told int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !freed || told == 0 {
+	echoes, counted := g.c.subs.hears(g.keys.channel)
+	if !freed || told == 0 && counted == echoes {
 		g.echoBy = 0 // nothing comes back
 	}
-	if g.c.subs.hears(g.keys.channel) {
-		told--
-	}
-	if told > 0 {
-		g.yielding.begin(int16(min(told, mostTurns)), g.c.clock.now())
+	if told > counted {
+		g.yielding.begin(int16(min(told-counted, mostTurns)), g.c.clock.now()) //nolint:gosec // it fits
 	}
 }
 

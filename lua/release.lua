@@ -1,22 +1,44 @@
 -- Releases locks that are still held by the given owners, and tells waiters.
--- KEYS[i] a lock. ARGV[2i-1] its owner, ARGV[2i] the channel of its releases.
+-- KEYS[i] a lock. ARGV[2i-1] its owner, ARGV[2i] the channel of its releases. One
+-- more after them all says where to publish: 'sharded', 'both', 'classic' on a
+-- cluster; without it the channels are classic, on one server. They are classic too
+-- where no others are known.
 -- Answers for each lock two numbers: 1 when it was the owner's and is free now,
--- else 0; then how many were told, -1 when the user may not publish. They are told
--- twice: '0' is a release to everybody, '2' says to clients like this one that it was
--- of one of them, and to Redisson nothing.
+-- else 0; then how many were told, on both if so asked, -1 when none could be. Those
+-- of other nodes are not counted. Behind a release, '0', comes a '2', which says to
+-- clients like this one that it was of one of them, and to Redisson nothing.
 -- Removing the only field removes the key. HDEL works when memory is full, and
 -- leaves alone what others may have put there.
+local mode = ARGV[2 * #KEYS + 1]
+local function say(publish, channel)
+  local told = redis.pcall(publish, channel, '0')
+  if type(told) == 'table' then
+    return -1, told.err
+  end
+  if told > 0 or mode and publish == 'PUBLISH' then -- whose count is of one node
+    redis.pcall(publish, channel, '2')
+  end
+  return told
+end
+local function tell(channel)
+  local classic, sharded, err = -1, -1, nil
+  if mode == 'sharded' or mode == 'both' then
+    sharded, err = say('SPUBLISH', channel)
+  end
+  if mode ~= 'sharded' or err and string.find(err, '[Uu]nknown') then
+    classic = say('PUBLISH', channel)
+  end
+  if classic < 0 or sharded < 0 then
+    return math.max(classic, sharded)
+  end
+  return classic + sharded
+end
 local answers = {}
 for i, key in ipairs(KEYS) do
   local freed = redis.pcall('HDEL', key, ARGV[2 * i - 1])
   local told = 0
   if freed == 1 then
-    told = redis.pcall('PUBLISH', ARGV[2 * i], '0')
-    if type(told) == 'table' then
-      told = -1
-    elseif told > 0 then
-      redis.pcall('PUBLISH', ARGV[2 * i], '2')
-    end
+    told = tell(ARGV[2 * i])
   elseif freed ~= 0 then
     if not string.find(freed.err, 'WRONGTYPE', 1, true) then
       return freed

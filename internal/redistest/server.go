@@ -35,6 +35,9 @@ type Server struct {
 	extra   []string
 	env     []string
 
+	busPort string // of a cluster's node
+	stopped bool   // by Stop
+
 	addr  string // a socket's path, or host:port
 	proc  *process
 	admin *redis.Client
@@ -231,10 +234,16 @@ func (s *Server) Pid() int { return s.proc.os.Pid }
 
 // Stop makes the kernel stop the process: connections stay open, nothing is
 // answered, keys still expire. Cont ends it.
-func (s *Server) Stop() { s.proc.signal(syscall.SIGSTOP) }
+func (s *Server) Stop() {
+	s.stopped = true
+	s.proc.signal(syscall.SIGSTOP)
+}
 
 // Cont lets a stopped process run on.
-func (s *Server) Cont() { s.proc.signal(syscall.SIGCONT) }
+func (s *Server) Cont() {
+	s.proc.signal(syscall.SIGCONT)
+	s.stopped = false
+}
 
 // Kill ends the process at once, as a crash does, and returns when it is gone.
 func (s *Server) Kill() { s.proc.kill() }
@@ -244,6 +253,7 @@ func (s *Server) Kill() { s.proc.kill() }
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.proc.terminate(startTimeout)
+	s.stopped = false
 	if err := s.launch(); err != nil {
 		s.t.Fatalf("redistest: restart %s: %v\n%s", s.program, err, s.output())
 	}

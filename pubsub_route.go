@@ -1,0 +1,483 @@
+package watchlock
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// subscriber keeps the pub/sub connections, the ears, for all waiters of a client.
+// What it hears are hints: waiters poll as well, so a lost message costs time only.
+//
+// One ear hears classic messages wherever they are published. Sharded ones are
+// heard only at the node that has the channel's slot: then there is an ear for each
+// such node, and one goroutine, route, that finds out which node that is. It asks
+// each second, and sooner when a subscription was refused, ended by the server, or
+// lost with its connection. It ends with the last topic, and at Close.
+type subscriber struct {
+	// immutable
+	c       *Client
+	classic bool          // listen to classic channels
+	sharded bool          // and to sharded ones
+	routed  bool          // each topic at the node that has its slot
+	look    chan struct{} // one slot: ask anew who has the slots
+
+	// atomic
+	denied atomic.Bool // warned that the user may not subscribe
+
+	mu sync.Mutex
+	// guarded by mu
+	topics map[string]*topic
+	ears   map[string]*ear    // that run, by the address of their node
+	quit   context.CancelFunc // ends route; nil when it does not run
+}
+
+// topic is one channel.
+type topic struct {
+	gates   []*gate       // who waits: two keys, "a" and "{a}", share a channel
+	ear     *ear          // nil until it is known who has the slot
+	slot    int           // on a cluster
+	unused  time.Duration // since when
+	classic hearing
+	sharded hearing
+	near    bool          // a classic message is counted by the server that publishes it
+	retry   time.Duration // do not subscribe before this
+	pause   time.Duration // before the newest retry
+	garbage time.Duration // when an unknown message last counted
+}
+
+// hearing is how far a subscription has come on the present connection.
+type hearing struct {
+	sent      bool
+	confirmed bool
+}
+
+// subscription is what one command asks for, or ends.
+type subscription struct {
+	channel string
+	sharded bool
+}
+
+func newSubscriber(c *Client, mode Channels) *subscriber {
+	s := &subscriber{
+		c: c, classic: mode != ChannelsSharded, sharded: mode != ChannelsClassic,
+		look: make(chan struct{}, 1), topics: make(map[string]*topic), ears: make(map[string]*ear),
+	}
+	s.routed = s.sharded && c.runner.home != nil
+	return s
+}
+
+// join has g hear of the channel's messages. It reports whether the
+// subscription was already there: then messages may have passed unheard.
+func (s *subscriber) join(channel string, g *gate) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.topics[channel]
+	if t == nil {
+		t = &topic{near: true, slot: g.keys.slot}
+		s.topics[channel] = t
+	}
+	if !slices.Contains(t.gates, g) {
+		t.gates = append(t.gates, g)
+	}
+	switch {
+	case t.ear != nil:
+		t.ear.wake()
+	case s.routed:
+		s.startRouteLocked()
+		s.wakeRoute()
+	default:
+		t.ear = s.earLocked(node{})
+	}
+	return t.classic.confirmed || t.sharded.confirmed
+}
+
+// leave ends g's interest. The subscription stays a while: it is likely to be
+// wanted again.
+func (s *subscriber) leave(channel string, g *gate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.topics[channel]
+	if t == nil {
+		return
+	}
+	if i := slices.Index(t.gates, g); i >= 0 {
+		t.gates = slices.Delete(t.gates, i, i+1)
+		t.unused = s.c.clock.now()
+		if t.ear != nil {
+			t.ear.wake()
+		}
+	}
+}
+
+// hears returns how many messages of a release on channel come back to this
+// client, and how many of them the release counts among those that it told.
+func (s *subscriber) hears(channel string) (echoes, counted int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.topics[channel]
+	if t == nil {
+		return 0, 0
+	}
+	if t.classic.confirmed {
+		echoes++
+		if t.near {
+			counted++
+		}
+	}
+	if t.sharded.confirmed {
+		echoes++
+		counted++
+	}
+	return echoes, counted
+}
+
+// close ends the goroutines, at once.
+func (s *subscriber) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.ears {
+		e.quit()
+	}
+	if s.quit != nil {
+		s.quit()
+	}
+}
+
+// earLocked is the ear at a node, which it starts if there is none. It returns
+// nil when the client is closed.
+func (s *subscriber) earLocked(at node) *ear {
+	e := s.ears[at.addr()]
+	if e == nil {
+		ctx, cancel := context.WithCancel(s.c.root)
+		e = &ear{s: s, node: at, poke: make(chan struct{}, 1), quit: cancel}
+		if !s.c.spawn(func() { e.run(ctx) }) {
+			cancel()
+			return nil
+		}
+		s.ears[at.addr()] = e
+	}
+	e.wake()
+	return e
+}
+
+// stop ends an ear when it has no topic any more.
+func (s *subscriber) stop(e *ear) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.topics {
+		if t.ear == e {
+			return false
+		}
+	}
+	delete(s.ears, e.node.addr())
+	e.quit()
+	return true
+}
+
+// someChannel is one that e has to hear.
+func (s *subscriber) someChannel(e *ear) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for channel, t := range s.topics {
+		if t.ear == e {
+			return channel
+		}
+	}
+	return ""
+}
+
+// anew forgets what was subscribed on e's last connection.
+func (s *subscriber) anew(e *ear) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.drops, e.shardless = nil, false
+	for _, t := range s.topics {
+		if t.ear == e {
+			t.classic, t.sharded = hearing{}, hearing{}
+		}
+	}
+}
+
+// changes is what an ear has to do.
+type changes struct {
+	add, remove []subscription
+	waiting     bool          // somebody does
+	next        time.Duration // when there may be more
+}
+
+// changes returns what e is to subscribe and what to give up.
+func (s *subscriber) changes(e *ear) changes {
+	now := s.c.clock.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	todo := changes{remove: e.drops, next: never}
+	e.drops = nil
+	for channel, t := range s.topics {
+		switch {
+		case t.ear != e:
+		case len(t.gates) == 0 && now-t.unused >= topicLinger:
+			delete(s.topics, channel)
+			todo.remove = append(todo.remove, t.subscriptions(channel)...)
+		case len(t.gates) > 0:
+			todo.waiting = true
+			if now < t.retry {
+				todo.next = min(todo.next, t.retry-now)
+				continue
+			}
+			if (s.classic || e.shardless) && !t.classic.sent {
+				t.classic.sent = true
+				todo.add = append(todo.add, subscription{channel, false})
+			}
+			if s.sharded && !e.shardless && !t.sharded.sent {
+				t.sharded.sent = true
+				todo.add = append(todo.add, subscription{channel, true})
+			}
+		}
+	}
+	return todo
+}
+
+// subscriptions are those that were asked for.
+func (t *topic) subscriptions(channel string) []subscription {
+	var subs []subscription
+	if t.classic.sent {
+		subs = append(subs, subscription{channel, false})
+	}
+	if t.sharded.sent {
+		subs = append(subs, subscription{channel, true})
+	}
+	return subs
+}
+
+// setNear notes whether the server that publishes on channel counts us.
+func (s *subscriber) setNear(channel string, near bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.topics[channel]; t != nil {
+		t.near = near
+	}
+}
+
+// message hints to whoever waits. A release is "0"; anything unknown on the channel
+// may be a stranger's, and counts at a limited rate.
+func (s *subscriber) message(channel, payload string) {
+	now := s.c.clock.now()
+	s.mu.Lock()
+	t := s.topics[channel]
+	h := hintStrange
+	switch payload {
+	case releasePayload:
+		h = hintReleased
+	case claimPayload:
+		h = hintClaimed
+	}
+	if t == nil || h == hintStrange && now-t.garbage < garbageGap {
+		s.mu.Unlock()
+		return
+	}
+	if h == hintStrange {
+		t.garbage = now
+	}
+	gates := slices.Clone(t.gates)
+	s.mu.Unlock()
+	for _, g := range gates {
+		g.hint(h)
+	}
+}
+
+// confirm hints as well: what was released before it went unheard. When it ends
+// an outage, what is held may be gone with it.
+func (s *subscriber) confirm(e *ear, sub subscription) {
+	s.mu.Lock()
+	var gates []*gate
+	if t := s.topics[sub.channel]; t != nil && t.ear == e {
+		if sub.sharded {
+			t.sharded.confirmed, t.pause = true, 0
+		} else {
+			t.classic.confirmed = true
+		}
+		gates = slices.Clone(t.gates)
+	}
+	s.mu.Unlock()
+	for _, g := range gates {
+		g.hint(hintConfirmed)
+	}
+	if e.broken.CompareAndSwap(true, false) {
+		s.c.dog.verifyAll()
+	}
+}
+
+// moved notes that e's node says it has not got a slot.
+func (s *subscriber) moved(e *ear, slot int) {
+	s.mu.Lock()
+	found := false
+	for _, t := range s.topics {
+		if t.ear == e && t.slot == slot {
+			found = true
+			s.lostLocked(t)
+		}
+	}
+	s.mu.Unlock()
+	if found {
+		s.lookAgain()
+	}
+}
+
+// gone notes that a sharded subscription has ended. When that was not our wish,
+// the slot has left the node.
+func (s *subscriber) gone(e *ear, channel string) {
+	s.mu.Lock()
+	t := s.topics[channel]
+	unasked := t != nil && t.ear == e && t.sharded.confirmed
+	if unasked {
+		s.lostLocked(t)
+	}
+	s.mu.Unlock()
+	if unasked {
+		s.lookAgain()
+	}
+}
+
+// lostLocked has a sharded channel subscribed again: elsewhere, when route finds
+// out where, else here in a while.
+func (s *subscriber) lostLocked(t *topic) {
+	t.sharded = hearing{}
+	t.pause = min(max(2*t.pause, redialPause), redialMost)
+	t.retry = s.c.clock.now() + t.pause
+	t.ear.wake()
+}
+
+// withoutShards makes e hear classic channels in place of sharded ones. It
+// reports whether that is new.
+func (s *subscriber) withoutShards(e *ear) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.topics {
+		if t.ear == e {
+			t.sharded = hearing{}
+		}
+	}
+	was := e.shardless
+	e.shardless = true
+	e.wake()
+	return !was
+}
+
+// lookAgain has go-redis ask who has the slots, and route follow.
+func (s *subscriber) lookAgain() {
+	s.c.runner.lookAgain()
+	s.wakeRoute()
+}
+
+func (s *subscriber) wakeRoute() {
+	select {
+	case s.look <- struct{}{}:
+	default:
+	}
+}
+
+func (s *subscriber) startRouteLocked() {
+	if s.quit != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(s.c.root)
+	s.quit = cancel
+	if !s.c.spawn(func() { s.route(ctx) }) {
+		cancel()
+		s.quit = nil
+	}
+}
+
+// route keeps each topic at the ear of the node that has its slot. While one is not
+// confirmed there it looks often: go-redis learns of a move in its own time.
+func (s *subscriber) route(ctx context.Context) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	pause := time.Duration(0)
+	for {
+		settled := s.follow(ctx)
+		if s.stopRoute() {
+			return
+		}
+		pause = min(max(2*pause, redialPause), pingPace)
+		if settled {
+			pause = pingPace
+		}
+		timer.Reset(pause)
+		select {
+		case <-timer.C:
+		case <-s.look:
+			pause = 0
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// stopRoute ends route when there is no topic any more.
+func (s *subscriber) stopRoute() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.topics) > 0 {
+		return false
+	}
+	s.quit()
+	s.quit = nil
+	return true
+}
+
+// follow moves topics to where their slots are. It reports whether all are heard.
+func (s *subscriber) follow(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	settled := true
+	for _, channel := range s.channels() {
+		at, err := s.c.runner.home(ctx, channel)
+		if err != nil || !s.assign(channel, at) {
+			settled = false
+		}
+	}
+	return settled
+}
+
+// channels are those of all topics. One that nobody wants any more, and no ear
+// has, is forgotten.
+func (s *subscriber) channels() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	channels := make([]string, 0, len(s.topics))
+	for channel, t := range s.topics {
+		if t.ear == nil && len(t.gates) == 0 {
+			delete(s.topics, channel)
+			continue
+		}
+		channels = append(channels, channel)
+	}
+	return channels
+}
+
+// assign has the ear at a node hear a channel. It reports whether it does already.
+func (s *subscriber) assign(channel string, at node) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.topics[channel]
+	if t == nil {
+		return true
+	}
+	if old := t.ear; old != nil {
+		if old.node.addr() == at.addr() {
+			return len(t.gates) == 0 || t.sharded.confirmed || old.shardless && t.classic.confirmed
+		}
+		old.drops = append(old.drops, t.subscriptions(channel)...)
+		old.wake()
+	}
+	e := s.earLocked(at)
+	if e != nil && t.ear != nil && t.ear.broken.Load() {
+		e.broken.Store(true) // what ends the outage comes from there
+	}
+	t.ear, t.classic, t.sharded, t.retry = e, hearing{}, hearing{}, 0
+	return false
+}
