@@ -10,35 +10,27 @@
 -- Removing the only field removes the key. HDEL works when memory is full, and
 -- leaves alone what others may have put there.
 local mode = ARGV[2 * #KEYS + 1]
-local function say(publish, channel)
-  local told = redis.pcall(publish, channel, '0')
-  if type(told) == 'table' then
-    return -1, told.err
-  end
-  if told > 0 or mode and publish == 'PUBLISH' then -- whose count is of one node
-    redis.pcall(publish, channel, '2')
-  end
-  return told
-end
-local function tell(channel)
-  local classic, sharded, err = -1, -1, nil
-  if mode == 'sharded' or mode == 'both' then
-    sharded, err = say('SPUBLISH', channel)
-  end
-  if mode ~= 'sharded' or err and string.find(err, '[Uu]nknown') then
-    classic = say('PUBLISH', channel)
-  end
-  if classic < 0 or sharded < 0 then
-    return math.max(classic, sharded)
-  end
-  return classic + sharded
-end
+local publish = (mode == 'sharded' or mode == 'both') and 'SPUBLISH' or 'PUBLISH'
 local answers = {}
 for i, key in ipairs(KEYS) do
   local freed = redis.pcall('HDEL', key, ARGV[2 * i - 1])
   local told = 0
   if freed == 1 then
-    told = tell(ARGV[2 * i])
+    local channel, again = ARGV[2 * i], mode == 'both'
+    told = redis.pcall(publish, channel, '0')
+    if type(told) == 'table' then
+      again = again or publish == 'SPUBLISH' and string.find(told.err, '[Uu]nknown')
+      told = -1
+    elseif told > 0 or mode == 'classic' then
+      redis.pcall(publish, channel, '2')
+    end
+    if again then
+      local more = redis.pcall('PUBLISH', channel, '0')
+      if type(more) ~= 'table' then
+        redis.pcall('PUBLISH', channel, '2')
+        told = math.max(told, 0) + more
+      end
+    end
   elseif freed ~= 0 then
     if not string.find(freed.err, 'WRONGTYPE', 1, true) then
       return freed

@@ -7,26 +7,7 @@
 -- Answers for each lock two numbers: 1 when it was the owner's and is free now,
 -- else 0; then how many were told, on both if so asked, -1 when none could be.
 local mode = ARGV[2 * #KEYS + 1]
-local function tell(channel)
-  local classic, sharded, err = -1, -1, nil
-  if mode == 'sharded' or mode == 'both' then
-    sharded = redis.pcall('SPUBLISH', channel, '0')
-    if type(sharded) == 'table' then
-      err = sharded.err
-      sharded = -1
-    end
-  end
-  if mode ~= 'sharded' or err and string.find(err, '[Uu]nknown') then
-    classic = redis.pcall('PUBLISH', channel, '0')
-    if type(classic) == 'table' then
-      classic = -1
-    end
-  end
-  if classic < 0 or sharded < 0 then
-    return math.max(classic, sharded)
-  end
-  return classic + sharded
-end
+local publish = (mode == 'sharded' or mode == 'both') and 'SPUBLISH' or 'PUBLISH'
 local answers = {}
 for i, key in ipairs(KEYS) do
   local holder = redis.pcall('GET', key)
@@ -34,7 +15,18 @@ for i, key in ipairs(KEYS) do
   if holder == ARGV[2 * i - 1] then
     redis.call('DEL', key)
     freed = 1
-    told = tell(ARGV[2 * i])
+    local channel, again = ARGV[2 * i], mode == 'both'
+    told = redis.pcall(publish, channel, '0')
+    if type(told) == 'table' then
+      again = again or publish == 'SPUBLISH' and string.find(told.err, '[Uu]nknown')
+      told = -1
+    end
+    if again then
+      local more = redis.pcall('PUBLISH', channel, '0')
+      if type(more) ~= 'table' then
+        told = math.max(told, 0) + more
+      end
+    end
   elseif type(holder) == 'table' and not string.find(holder.err, 'WRONGTYPE', 1, true) then
     return holder
   end
