@@ -10,6 +10,7 @@ const (
 	yieldHints  = time.Second           // for how long an absence is remembered
 	claimWait   = time.Millisecond      // a release not claimed by then was of a client of another kind
 	foreignFor  = 50 * time.Millisecond // for how long such a client is taken to take part
+	absentTries = 3                     // in which somebody did not come, to take it for absent
 	mostTurns   = 1000
 )
 
@@ -19,7 +20,7 @@ const (
 // clients that do the same go round. What tells how many they are is a hint: a
 // subscriber may be dead, or linger after its last wait, and foreign clients give
 // way to nobody. So a turn that nobody takes ends after yieldPause, all of them
-// after yieldMost, and whoever let one pass is not counted for a while. The pauses
+// after yieldMost, and whoever lets several pass is not counted for a while. The pauses
 // differ by chance: of two who wait for the same absent one only the first finds
 // that nobody is inside, and so only the first learns.
 //
@@ -32,7 +33,9 @@ type yielding struct {
 	since     time.Duration // when the oldest of those unclaimed was heard
 	turns     int16         // releases to hear before to
 	missed    int16         // turns that had passed in silence, when the attempt began
-	absent    int16         // how many of those told did not come
+	absent    int16         // how many of those told do not come
+	suspected int16         // the least missed in the last tries
+	tries     int8          // that missed some, in a row
 	unclaimed int16         // releases heard that no client like this one owned up to
 }
 
@@ -91,15 +94,21 @@ func (y *yielding) foreign(now time.Duration) bool {
 	return now < y.foreignTo
 }
 
-// granted says that the attempt was granted: nobody was inside. What is known
-// already may explain some of the absence: those are no longer given turns.
+// granted says that the attempt was granted: nobody was inside. Whoever did not come
+// once may be slow; several times in a row, it is not there.
 func (y *yielding) granted(now time.Duration) {
-	switch {
-	case y.missed == 0:
-	case now >= y.absentTo:
-		y.absent, y.absentTo = y.missed, now+yieldHints
-	default:
-		y.absent = max(y.absent, y.missed)
+	if y.missed == 0 {
+		y.tries = 0
+		return
+	}
+	if now < y.absentTo {
+		return // those known are not given turns; whoever else was missed gave one to us
+	}
+	if y.tries == 0 || y.missed < y.suspected {
+		y.suspected = y.missed
+	}
+	if y.tries++; y.tries >= absentTries {
+		y.absent, y.absentTo, y.tries = y.suspected, now+yieldHints, 0
 	}
 }
 
