@@ -9,16 +9,16 @@ import (
 // waiter is one call of Lock or TryLock in the queue.
 type waiter struct {
 	// immutable
-	ctx     context.Context // for its values
-	op      string
-	want    want
-	once    bool // one attempt is all it wants
-	here    bool // its goroutine may make the attempt
-	hurried bool // it cannot wait for others to go first
-	self    bool // found the lock held by this client; set by join, for its caller
-	caller  uintptr
-	since   time.Duration
-	ready   chan delivery // one slot; at most one delivery
+	ctx    context.Context // for its values
+	op     string
+	want   want
+	once   bool          // one attempt is all it wants
+	here   bool          // its goroutine may make the attempt
+	until  time.Duration // when the wait ends; never when nothing but a cancellation ends it
+	self   bool          // found the lock held by this client; set by join, for its caller
+	caller uintptr
+	since  time.Duration
+	ready  chan delivery // one slot; at most one delivery
 
 	// guarded by gate.mu
 	queued         bool
@@ -59,7 +59,7 @@ func (g *gate) join(w *waiter, now time.Duration, ends bool) (d delivery, answer
 		// It may have to answer "busy", which only Redis can say.
 		g.want = max(g.want, w.from)
 	}
-	if w.once || w.hurried {
+	if w.hurried(now) {
 		g.yielding.stop()
 	}
 	if g.held != nil {
@@ -205,7 +205,13 @@ func (g *gate) wait(ctx context.Context, w *waiter, now, limit time.Duration) (d
 	// An attempt made here must end before the wait does.
 	_, manyCalls := w.want.kind.(*stringKind)
 	w.here = ctx.Done() == nil && (limit == forever || limit >= mostOfAFlight && !manyCalls)
-	w.hurried = limit <= 2*yieldMost || ends && time.Until(deadline) <= 2*yieldMost
+	w.until = never
+	if limit != forever {
+		w.until = now + max(limit, 0)
+	}
+	if ends {
+		w.until = min(w.until, now+max(time.Until(deadline), 0))
+	}
 	d, answered, lead := g.join(w, now, ends || limit != forever)
 	if answered {
 		return d, nil
@@ -261,6 +267,9 @@ func (g *gate) wait(ctx context.Context, w *waiter, now, limit time.Duration) (d
 	}
 	return delivery{}, errors.Join(why, err)
 }
+
+// hurried reports whether w cannot wait for others to go first.
+func (w *waiter) hurried(now time.Duration) bool { return w.once || w.until-now <= 2*yieldMost }
 
 // newWaiter is an empty waiter.
 func (c *Client) newWaiter() *waiter {

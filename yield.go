@@ -130,7 +130,13 @@ func (g *gate) heard(freed bool, told int) {
 func (g *gate) yield() {
 	for {
 		g.mu.Lock()
-		left := g.yielding.to - g.c.clock.now()
+		now := g.c.clock.now()
+		for w := g.queue.first; w != nil && g.yielding.to > now; w = w.behind {
+			if w.hurried(now) { // it came before the release, or has waited since
+				g.yielding.stop()
+			}
+		}
+		left := g.yielding.to - now
 		if left > 0 {
 			g.subscribeLocked() // to hear that they have been
 		}

@@ -2,6 +2,7 @@ package watchlock
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -245,8 +246,8 @@ func TestWhileAClientOfAnotherKindTakesPartEachTurnIsOneSection(t *testing.T) {
 		f := newForeigner(t, v)
 		var all sync.WaitGroup
 		var seen stints
-		end := time.Now().Add(3 * time.Second)
-		left := time.Now().Add(time.Second) // when the other has had enough
+		end := time.Now().Add(200 * time.Millisecond)
+		left := time.Now().Add(100 * time.Millisecond) // when the other has had enough
 		m := newTestMutex(c, "k")
 		var mu sync.Mutex
 		ours, passes := 0, map[bool]int{}
@@ -282,8 +283,67 @@ func TestWhileAClientOfAnotherKindTakesPartEachTurnIsOneSection(t *testing.T) {
 		if share := float64(theirs) / float64(ours+theirs); share < 0.25 || share > 0.75 {
 			t.Errorf("the other had %d sections and we %d", theirs, ours)
 		}
-		if passes[false] < 1000 {
+		if passes[false] < 100 {
 			t.Errorf("%d sections were passed after it had gone", passes[false])
 		}
+	})
+}
+
+func TestAShortWaitBehindALocalHolderLetsNobodyGoFirst(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		deafSubscriber(t, v)
+		m := newTestMutex(virtualClient(t, v, WithLocalHandoff(0)), "k")
+		held := mustLock(t, m)
+		start := time.Now()
+		got := goLock(func() (*Lease, error) { return m.TryLock(context.Background(), 10*time.Millisecond) })
+		virtualUntil(start, 8*time.Millisecond)
+		mustUnlock(t, held)
+		<-got.done
+		if got.err != nil {
+			t.Fatalf("free for %v, and yet: %v", time.Since(start)-8*time.Millisecond, got.err)
+		}
+		mustUnlock(t, got.lease)
+	})
+}
+
+func TestAWaitThatIsNearlyOverLetsNobodyGoFirst(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		deafSubscriber(t, v)
+		m := newTestMutex(virtualClient(t, v, WithLocalHandoff(0)), "k")
+		held := mustLock(t, m)
+		start := time.Now()
+		got := goLock(func() (*Lease, error) { return m.TryLock(context.Background(), 100*time.Millisecond) })
+		virtualUntil(start, 98*time.Millisecond)
+		mustUnlock(t, held)
+		<-got.done
+		if errors.Is(got.err, ErrNotAcquired) {
+			t.Fatalf("free for %v, and yet: %v", time.Since(start)-98*time.Millisecond, got.err)
+		}
+		if got.err != nil {
+			t.Fatal(got.err)
+		}
+		mustUnlock(t, got.lease)
+	})
+}
+
+func TestOneAttemptDuringAReleaseIsNotLate(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		deafSubscriber(t, v)
+		c, w := virtualWired(t, v)
+		m := c.NewMutex("k")
+		held := mustLock(t, m)
+		w.On(redistest.Runs(releaseScript.source), redistest.DelayReply(5*time.Millisecond))
+		start := time.Now()
+		released := goLock(func() (*Lease, error) { return nil, held.Unlock(context.Background()) })
+		virtualUntil(start, 2*time.Millisecond)
+		l, err := m.TryLock(context.Background(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took > 5*time.Millisecond {
+			t.Errorf("got it %v after the answer of the release", took-5*time.Millisecond)
+		}
+		<-released.done
+		mustUnlock(t, l)
 	})
 }
