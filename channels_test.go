@@ -287,3 +287,39 @@ func TestUserWhoMayNotListenToShardedChannelsPolls(t *testing.T) {
 		}
 	})
 }
+
+func TestSubscriptionThatMetABusyServerIsMadeAgain(t *testing.T) {
+	s := redistest.Start(t)
+	s.Config("lua-time-limit", "5")
+	log, logs := observed()
+	x, y := newTestClient(t, s.Client()), newTestClient(t, s.Client(), log)
+	held := mustLock(t, x.NewMutex("k"))
+	rdb := s.Client()
+	if err := rdb.Ping(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	m := y.NewMutex("k")
+	y.subs.mu.Lock() // its first attempt is answered, SUBSCRIBE waits for us
+	entered := lockSoon(m)
+	eventually(t, 5*time.Second, "the attempt was made", func() bool { return s.CommandCalls()["evalsha"]+s.CommandCalls()["eval"] >= 3 })
+	busy := make(chan error, 1)
+	go func() {
+		busy <- rdb.Eval(context.Background(), `local t = redis.call('TIME'); local e = t[1]*1000000+t[2]+700000; while true do t = redis.call('TIME'); if t[1]*1000000+t[2] > e then return 1 end end`, nil).Err()
+	}()
+	<-time.After(100 * time.Millisecond) // busy by now
+	y.subs.mu.Unlock()
+	if err := <-busy; err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 3*time.Second, "it is subscribed after all", func() bool { echoes, _ := y.subs.hears(m.keys.channel); return echoes == 1 })
+	if n := logs.FilterMessageSnippet("cannot subscribe").Len(); n != 0 {
+		t.Error("it says that the user may not subscribe")
+	}
+	mustUnlock(t, held)
+	released := time.Now()
+	got := <-entered
+	if d := got.at.Sub(released); d > wakesLate {
+		t.Errorf("woken %v after the release", d)
+	}
+	mustUnlock(t, got.lease)
+}

@@ -51,6 +51,7 @@ type gate struct {
 	joined    bool  // subscribed, or asked to be
 	closed    bool
 	echoes    int8 // messages of our own release that may come yet
+	claims    int8 // and claims of it
 	held      *burst
 	releaseAt time.Duration
 	yielding  yielding
@@ -161,12 +162,22 @@ func (g *gate) hint(h hint) {
 	now := g.c.clock.now()
 	g.mu.Lock()
 	if h == hintClaimed {
-		g.yielding.claimed()
+		if g.claims > 0 {
+			g.claims-- // of a release that was not counted
+		} else {
+			g.yielding.claimed()
+		}
 		g.mu.Unlock()
 		return
 	}
 	message := h != hintConfirmed
 	echo := message && now < g.echoBy
+	if h == hintReleased {
+		g.claims = 0 // one comes right behind its release
+		if echo && !g.keys.isString() {
+			g.claims = 1
+		}
+	}
 	g.hints++
 	b := g.held
 	next := never
@@ -192,6 +203,16 @@ func (g *gate) hint(h hint) {
 	g.mu.Unlock()
 	if next != never {
 		g.c.dog.schedule(b, next)
+	}
+}
+
+// echoed is a message that came while nobody here waited: that of our own release. The
+// next, if somebody waits by then, is not.
+func (g *gate) echoed() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.echoes--; g.echoes <= 0 {
+		g.echoes, g.echoBy = 0, 0
 	}
 }
 

@@ -37,6 +37,7 @@ type subscriber struct {
 // topic is one channel.
 type topic struct {
 	gates   []*gate       // who waits: two keys, "a" and "{a}", share a channel
+	ours    *gate         // the last that released: it has to hear the echo, though it may not wait
 	ear     *ear          // nil until it is known who has the slot
 	slot    int           // on a cluster
 	unused  time.Duration // since when
@@ -117,6 +118,21 @@ func (s *subscriber) leave(channel string, g *gate) {
 func (s *subscriber) hears(channel string) (echoes, counted int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.hearsLocked(channel)
+}
+
+// expect is for a release by g: how many messages of it will come back. g is told of
+// them also if it does not wait by then.
+func (s *subscriber) expect(channel string, g *gate) (echoes int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if echoes, _ = s.hearsLocked(channel); echoes > 0 {
+		s.topics[channel].ours = g
+	}
+	return echoes
+}
+
+func (s *subscriber) hearsLocked(channel string) (echoes, counted int) {
 	t := s.topics[channel]
 	if t == nil {
 		return 0, 0
@@ -281,10 +297,13 @@ func (s *subscriber) message(channel, payload string) {
 	if h == hintStrange {
 		t.garbage = now
 	}
-	gates := slices.Clone(t.gates)
+	gates, ours := slices.Clone(t.gates), t.ours
 	s.mu.Unlock()
 	for _, g := range gates {
 		g.hint(h)
+	}
+	if ours != nil && h != hintClaimed && !slices.Contains(gates, ours) {
+		ours.echoed()
 	}
 }
 

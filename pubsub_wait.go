@@ -264,14 +264,13 @@ func (e *ear) listen(cn *connection) {
 func (e *ear) refusal(err redis.Error) error {
 	code, rest, _ := strings.Cut(err.Error(), " ")
 	switch {
-	case !e.s.sharded:
 	case code == "MOVED" && e.s.routed:
 		number, _, _ := strings.Cut(rest, " ")
 		if slot, bad := strconv.Atoi(number); bad == nil {
 			e.s.moved(e, slot)
 			return nil
 		}
-	case doesNotKnow(err):
+	case e.s.sharded && doesNotKnow(err):
 		if e.s.withoutShards(e) {
 			e.s.c.cfg.log.Info("the server has no sharded channels; listening to classic ones", zap.Error(err))
 		}

@@ -347,3 +347,85 @@ func TestOneAttemptDuringAReleaseIsNotLate(t *testing.T) {
 		mustUnlock(t, l)
 	})
 }
+
+func TestTwoClientsThatLoopHandOverAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		clients := []*Client{virtualClient(t, v), virtualClient(t, v)}
+		list := crowdOfClients(t, clients, 1, 100*time.Microsecond, 100*time.Millisecond)
+		idle := time.Duration(0)
+		late := 0
+		for n, s := range list[1:] {
+			d := s.from.Sub(list[n].to)
+			idle += d
+			if d > time.Millisecond {
+				late++
+			}
+		}
+		if late > 3 {
+			t.Errorf("%d of %d hand-overs took more than 1 ms, nobody was inside for %v", late, len(list), idle)
+		}
+	})
+}
+
+func TestOurOwnClaimIsNotThatOfAForeignRelease(t *testing.T) {
+	if kindOfTest() == "setnx" {
+		return
+	}
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		c := virtualClient(t, v, WithLocalHandoff(0))
+		m := newTestMutex(c, "k")
+		var all sync.WaitGroup
+		stop := make(chan struct{})
+		held := mustLock(t, m)
+		for range 4 {
+			all.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					l := mustLock(t, m)
+					time.Sleep(50 * time.Microsecond)
+					mustUnlock(t, l)
+				}
+			})
+		}
+		time.Sleep(10 * time.Millisecond)
+		mustUnlock(t, held)
+		time.Sleep(10 * time.Millisecond)
+		rdb := v.Client()
+		if err := rdb.Publish(context.Background(), channelOfTest("k"), releasePayload).Err(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond)
+		g, err := c.gate(&m.keys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.mu.Lock()
+		foreign := g.yielding.foreign(c.clock.now())
+		g.mu.Unlock()
+		g.release()
+		if !foreign {
+			t.Error("a release that nobody claimed, 20 ms ago, is not known to be of a client of another kind")
+		}
+		close(stop)
+		all.Wait()
+	})
+}
+
+func TestALoneDeadSubscriberCostsAFewPausesASecond(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		deafSubscriber(t, v)
+		m := newTestMutex(virtualClient(t, v), "k")
+		start := time.Now()
+		const pairs = 100
+		for range pairs {
+			mustUnlock(t, mustLock(t, m))
+		}
+		if took := time.Since(start); took > (absentTries+1)*(yieldPause+yieldJitter) {
+			t.Errorf("%d pairs took %v, want a few pauses", pairs, took)
+		}
+	})
+}
