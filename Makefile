@@ -1,5 +1,5 @@
 # A thin front of ci/*.sh, which do the work and say how in their first lines.
-.PHONY: help test full lint cover virtual ids servers quickstart
+.PHONY: help test full lint interop cover virtual ids servers quickstart
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -12,6 +12,9 @@ full: ## the same with full counts: hours
 
 lint: ## go vet, golangci-lint, gofumpt, shellcheck
 	ci/lint.sh
+
+interop: ## locks shared with Redisson on the JVM, NestJS and others, which it installs and builds
+	ci/interop.sh
 
 cover: ## all tests under the race detector, then coverage
 	ci/test.sh prepare unit cover

@@ -161,13 +161,14 @@ func (e *ear) drop(cn *connection) {
 // returns when to be called again at the latest.
 func (e *ear) tend(cn *connection) (time.Duration, error) {
 	todo := e.s.changes(e)
-	for _, sub := range todo.add {
-		if err := e.subscribe(cn, sub); err != nil {
+	// First: a channel that went elsewhere and came back is in both.
+	for _, sub := range todo.remove {
+		if err := cn.unsubscribe(sub); err != nil {
 			return 0, err
 		}
 	}
-	for _, sub := range todo.remove {
-		if err := cn.unsubscribe(sub); err != nil {
+	for _, sub := range todo.add {
+		if err := e.subscribe(cn, sub); err != nil {
 			return 0, err
 		}
 	}

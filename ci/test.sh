@@ -3,7 +3,8 @@
 # Usage: ci/test.sh [STEP...]
 #   prepare   what a new Debian 12 machine with Go lacks: a C compiler, Redis 7.0 and 8.6, Valkey 9.1
 #   lint      go vet, golangci-lint, gofumpt and, where installed, shellcheck
-#   unit      every test of every module under the race detector, those for all lock kinds once for each kind
+#   unit      every test under the race detector, those for all lock kinds once for each kind
+#   interop   locks shared with Redisson on the JVM, NestJS and other programs, which it installs and builds
 #   gates     allocations, commands and goroutines by number, and each benchmark for a moment
 #   cover     coverage of the root package, measured by unit
 #   virtual   the tests in virtual time, 20 times
@@ -14,7 +15,7 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 steps=("$@")
-[ $# -gt 0 ] || steps=(prepare lint unit gates cover virtual ids)
+[ $# -gt 0 ] || steps=(prepare lint unit interop gates cover virtual ids)
 for step in "${steps[@]}"; do [ -x "ci/$step.sh" ] || die "no step $step"; done
 
 log=() step=none began=0

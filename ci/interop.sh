@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Tests locks that are shared with other programs: Redisson on the JVM in two versions, a NestJS service on ioredis, other
+# Go libraries. Builds those programs first (ci/peers.sh), and prints a table of all conversations at the end.
+# Usage: ci/interop.sh [FLAG...]   flags go to go test, say -run TestName.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+ci/servers.sh
+ci/peers.sh
+cd internal/interop
+go build -race -o /dev/null ./...
+go test -race -count=1 -timeout 20m "$@" ./...

@@ -1,0 +1,92 @@
+package watchlock
+
+// hint is what a gate hears from its subscription.
+type hint int
+
+const (
+	hintConfirmed hint = iota // it is there; before it a message would not have been heard
+	hintReleased              // somebody's release
+	hintClaimed               // the release before was of a client like this one
+	hintStrange               // no message of any client that is known
+)
+
+// hint says that the lock may have become free. While we believe
+// we hold, that means that somebody may have released or forced it, so Redis is
+// asked: at once, or when the last such question is verifyGap ago. (A subscription
+// that begins soon after Redis's last word leaves little unheard.)
+func (g *gate) hint(h hint) {
+	now := g.c.clock.now()
+	g.mu.Lock()
+	if h == hintClaimed {
+		if g.claims > 0 {
+			g.claims-- // of a release that was not counted
+		} else {
+			g.yielding.claimed()
+		}
+		g.mu.Unlock()
+		return
+	}
+	message := h != hintConfirmed
+	echo := message && now < g.echoBy
+	if h == hintReleased {
+		g.claims = 0 // one comes right behind its release
+		if echo && !g.keys.isString() {
+			g.claims = 1
+		}
+	}
+	g.hints++
+	b := g.held
+	next := never
+	switch {
+	case echo:
+		// The message of our own release, most likely. If not, a look soon does.
+		if g.echoes--; g.echoes <= 0 {
+			g.echoBy = 0
+		}
+		if b != nil {
+			b.verifyAt = min(b.verifyAt, now+verifyGap)
+			next = b.nextLocked()
+		}
+	case b != nil && (message || now-b.answered > confirmedAge):
+		next = b.verifyLocked(max(now, b.verified+verifyGap))
+	case message && g.attempt != nil:
+		g.attempt.doubted = true
+	}
+	if h == hintReleased && !echo {
+		g.yielding.heard(now, !g.keys.isString())
+	}
+	g.wakeLocked()
+	g.mu.Unlock()
+	if next != never {
+		g.c.dog.schedule(b, next)
+	}
+}
+
+// echoed is a message that came while nobody here waited: that of our own release. The
+// next, if somebody waits by then, is not.
+func (g *gate) echoed() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.echoes--; g.echoes <= 0 {
+		g.echoes, g.echoBy = 0, 0
+	}
+}
+
+// subscribeLocked asks for the messages of this lock. A subscription that was
+// still there may have missed nothing or much, so it counts as a hint.
+func (g *gate) subscribeLocked() {
+	if g.joined {
+		return
+	}
+	g.joined = true
+	if g.c.subs.join(g.keys.channel, g) {
+		g.hints++
+	}
+}
+
+func (g *gate) unsubscribeLocked() {
+	if g.joined {
+		g.joined = false
+		g.c.subs.leave(g.keys.channel, g)
+	}
+}
