@@ -262,7 +262,7 @@ func TestOwnMessagesOnBothChannelsAreNobodyElses(t *testing.T) {
 		defer g.release()
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if g.yielding.to != 0 {
+		if g.yielding.until() != 0 {
 			t.Error("it yields to itself")
 		}
 	})

@@ -49,9 +49,9 @@ type Client struct {
 	// guarded by mu, which is taken after all others: a gate's comes first, then
 	// the watchdog's, the orphanage's or the subscriber's
 	mu       sync.Mutex
-	gates    map[place]*gate
-	sweepAt  int       // how many gates are too many to keep idle ones
-	idleOnce sync.Once // closes idle
+	gates    [2]map[string]*gate // of hashes and of strings, by key
+	sweepAt  int                 // how many gates are too many to keep idle ones
+	idleOnce sync.Once           // closes idle
 	closeErr error
 	finished chan struct{} // closed when Close is done
 }
@@ -91,7 +91,7 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 		runner:   run,
 		root:     context.Background(),
 		stopping: make(chan struct{}),
-		gates:    make(map[place]*gate),
+		gates:    [2]map[string]*gate{make(map[string]*gate), make(map[string]*gate)},
 		sweepAt:  idleGates,
 		idle:     make(chan struct{}),
 		finished: make(chan struct{}),
@@ -221,12 +221,12 @@ func (c *Client) gate(keys *lockKeys) (*gate, error) {
 	if c.closed.Load() {
 		return nil, ErrClosed
 	}
-	at := keys.place()
-	g := c.gates[at]
+	gates := c.gates[keys.form()]
+	g := gates[keys.key]
 	if g == nil {
 		c.sweepLocked()
 		g = &gate{c: c, keys: keys}
-		c.gates[at] = g
+		gates[keys.key] = g
 	}
 	g.retain() // it cannot be dead: gates die under mu, and leave the map
 	return g, nil
@@ -235,24 +235,30 @@ func (c *Client) gate(keys *lockKeys) (*gate, error) {
 // sweepLocked forgets the gates that nobody refers to, when there are many. A
 // few are kept: most locks are taken again.
 func (c *Client) sweepLocked() {
-	if len(c.gates) < c.sweepAt {
+	if len(c.gates[0])+len(c.gates[1]) < c.sweepAt {
 		return
 	}
-	for at, g := range c.gates {
-		if g.refs.CompareAndSwap(0, gateDead) {
-			delete(c.gates, at)
+	left := 0
+	for _, gates := range c.gates {
+		for key, g := range gates {
+			if g.refs.CompareAndSwap(0, gateDead) {
+				delete(gates, key)
+			}
 		}
+		left += len(gates)
 	}
-	c.sweepAt = max(idleGates, 2*len(c.gates))
+	c.sweepAt = max(idleGates, 2*left)
 }
 
 // checkIdle tells Close when nobody refers to any gate.
 func (c *Client) checkIdle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, g := range c.gates {
-		if g.refs.Load() != 0 {
-			return
+	for _, gates := range c.gates {
+		for _, g := range gates {
+			if g.refs.Load() != 0 {
+				return
+			}
 		}
 	}
 	c.idleOnce.Do(func() { close(c.idle) })
@@ -261,11 +267,13 @@ func (c *Client) checkIdle() {
 func (c *Client) allGates() []*gate {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	gates := make([]*gate, 0, len(c.gates))
-	for _, g := range c.gates {
-		gates = append(gates, g)
+	all := make([]*gate, 0, len(c.gates[0])+len(c.gates[1]))
+	for _, gates := range c.gates {
+		for _, g := range gates {
+			all = append(all, g)
+		}
 	}
-	return gates
+	return all
 }
 
 // spawn runs f on a goroutine that Close waits for, or reports that the client

@@ -54,7 +54,7 @@ type gate struct {
 	claims    int8 // and claims of it
 	held      *burst
 	releaseAt time.Duration
-	yielding  yielding
+	yielding  *yielding     // nil while nobody else was heard of
 	echoBy    time.Duration // a message before this is one of those
 	attempt   *attempt      // under way; nil: none
 	attempts  int           // number of the newest

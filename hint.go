@@ -53,7 +53,7 @@ func (g *gate) hint(h hint) {
 		g.attempt.doubted = true
 	}
 	if h == hintReleased && !echo {
-		g.yielding.heard(now, !g.keys.isString())
+		g.othersLocked().heard(now, !g.keys.isString())
 	}
 	g.wakeLocked()
 	g.mu.Unlock()

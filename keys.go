@@ -54,13 +54,13 @@ func newLockKeys(kind kind, name string, mapName func(string) string) (lockKeys,
 	return k, nil
 }
 
-// place is a key in one form on the wire: what a gate stands before.
-type place struct {
-	key      string
-	isString bool
+// form is 1 for a string on the wire, else 0. A gate stands before a key in one form.
+func (k *lockKeys) form() int {
+	if k.isString() {
+		return 1
+	}
+	return 0
 }
-
-func (k *lockKeys) place() place { return place{k.key, k.isString()} }
 
 func (k *lockKeys) isString() bool {
 	_, is := k.kind.(*stringKind)

@@ -66,7 +66,7 @@ func (g *gate) join(w *waiter, now time.Duration, ends bool) (d delivery, answer
 		g.subscribeLocked()
 		return delivery{}, false, false
 	}
-	if w.here && !g.driving && !g.releasing && g.yielding.to <= now {
+	if w.here && !g.driving && !g.releasing && g.yielding.until() <= now {
 		g.startLocked()
 		return delivery{}, false, true
 	}

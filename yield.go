@@ -41,6 +41,22 @@ type yielding struct {
 	unclaimed int16         // releases heard that no client like this one owned up to
 }
 
+// othersLocked is the gate's yielding, made for the first other client.
+func (g *gate) othersLocked() *yielding {
+	if g.yielding == nil {
+		g.yielding = &yielding{}
+	}
+	return g.yielding
+}
+
+// until is the instant before which no attempt is made; 0 when others need not go first.
+func (y *yielding) until() time.Duration {
+	if y == nil {
+		return 0
+	}
+	return y.to
+}
+
 // begin gives others told a turn each at the instant now.
 func (y *yielding) begin(others int16, now time.Duration) {
 	if now < y.absentTo {
@@ -83,18 +99,33 @@ func (y *yielding) pause(now time.Duration) time.Duration {
 }
 
 // stop is for those who cannot wait, and when everybody had a turn.
-func (y *yielding) stop() { y.to, y.turns = 0, 0 }
+func (y *yielding) stop() {
+	if y != nil {
+		y.to, y.turns = 0, 0
+	}
+}
 
 // try says that an attempt begins: turns that are left were taken by nobody, or by
 // somebody who is still inside.
-func (y *yielding) try() { y.missed, y.turns = y.turns, 0 }
+func (y *yielding) try() {
+	if y != nil {
+		y.missed, y.turns = y.turns, 0
+	}
+}
 
 // claimed says that a release that was heard came from a client like this one: the
 // release script publishes that behind the release itself.
-func (y *yielding) claimed() { y.unclaimed = max(y.unclaimed-1, 0) }
+func (y *yielding) claimed() {
+	if y != nil {
+		y.unclaimed = max(y.unclaimed-1, 0)
+	}
+}
 
 // foreign reports whether a client of another kind takes part.
 func (y *yielding) foreign(now time.Duration) bool {
+	if y == nil {
+		return false
+	}
 	if y.unclaimed > 0 && now-y.since >= claimWait {
 		y.foreignTo, y.unclaimed = y.since+foreignFor, 0
 	}
@@ -104,6 +135,9 @@ func (y *yielding) foreign(now time.Duration) bool {
 // granted says that the attempt was granted: nobody was inside. Whoever did not come
 // once may be slow; several times in a row, it is not there.
 func (y *yielding) granted(now time.Duration) {
+	if y == nil {
+		return
+	}
 	if y.missed == 0 {
 		y.tries = 0
 		return
@@ -133,7 +167,7 @@ func (g *gate) heard(freed bool, told int) {
 		g.echoBy = 0 // nothing comes back
 	}
 	if told > counted {
-		g.yielding.begin(int16(min(told-counted, mostTurns)), g.c.clock.now()) //nolint:gosec // it fits
+		g.othersLocked().begin(int16(min(told-counted, mostTurns)), g.c.clock.now()) //nolint:gosec // it fits
 	}
 }
 
@@ -142,12 +176,12 @@ func (g *gate) yield() {
 	for {
 		g.mu.Lock()
 		now := g.c.clock.now()
-		for w := g.queue.first; w != nil && g.yielding.to > now; w = w.behind {
+		for w := g.queue.first; w != nil && g.yielding.until() > now; w = w.behind {
 			if w.hurried(now) { // it came before the release, or has waited since
 				g.yielding.stop()
 			}
 		}
-		left := g.yielding.to - now
+		left := g.yielding.until() - now
 		if left > 0 {
 			g.subscribeLocked() // to hear that they have been
 		}

@@ -26,14 +26,15 @@ func (h held) measure(t trial) (figures, error) {
 		return nil, err
 	}
 	defer s.close()
-	first, err := held{4 * takers}.take(s, t.name+":first") // makes the connections
+	first := make([]lease, 4*takers) // makes the connections
+	err = take(held{len(first)}.mutexes(s, t.name+":first"), first)
 	if err != nil {
 		return nil, err
 	}
 	giveBack(first)
+	mutexes, leases := h.mutexes(s, t.name), make([]lease, h.locks)
 	memoryBefore, goroutinesBefore := memory(), runtime.NumGoroutine()
-	leases, err := h.take(s, t.name)
-	if err != nil {
+	if err := take(mutexes, leases); err != nil {
 		return nil, err
 	}
 	defer giveBack(leases)
@@ -48,13 +49,11 @@ func (h held) measure(t trial) (figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	pause(round + round/20)
+	pause(round)
 	after, err := t.end()
 	if err != nil {
 		return nil, err
 	}
-	// One round fell into the span, whatever its exact length.
-	after.at = before.at.Add(round)
 	t.perSecond(f, before, after)
 	f[sentRound] = f[sentSecond] * round.Seconds()
 	delete(f, sentSecond)
@@ -71,20 +70,29 @@ func (h held) measure(t trial) (figures, error) {
 	return f, nil
 }
 
-// take takes the locks, a few at a time.
-func (h held) take(s session, name string) ([]lease, error) {
-	leases, failures := make([]lease, h.locks), make([]error, takers)
+// mutexes makes the locks, which does not take them.
+func (h held) mutexes(s session, name string) []mutex {
+	list := make([]mutex, h.locks)
+	for n := range list {
+		list[n] = s.mutex(fmt.Sprint(name, ":", n))
+	}
+	return list
+}
+
+// take takes locks, a few at a time.
+func take(mutexes []mutex, leases []lease) error {
+	failures := make([]error, takers)
 	var next atomic.Int64
 	var all sync.WaitGroup
 	for i := range takers {
 		all.Go(func() {
-			for n := int(next.Add(1)) - 1; n < h.locks && failures[i] == nil; n = int(next.Add(1)) - 1 {
-				leases[n], failures[i] = s.mutex(fmt.Sprint(name, ":", n)).lock(context.Background())
+			for n := int(next.Add(1)) - 1; n < len(mutexes) && failures[i] == nil; n = int(next.Add(1)) - 1 {
+				leases[n], failures[i] = mutexes[n].lock(context.Background())
 			}
 		})
 	}
 	all.Wait()
-	return leases, errors.Join(failures...)
+	return errors.Join(failures...)
 }
 
 func giveBack(leases []lease) {

@@ -138,7 +138,7 @@ func sameAtRest(a adapter) string {
 func heldScenario(n int) scenario {
 	return scenario{
 		id: fmt.Sprintf("held-%d", n), title: fmt.Sprintf("%s locks held", formatCount(float64(n))), main: sentRound,
-		about: "By one client, with a TTL of 30 s, renewed each 10 s where it is. Waits are of an uncontended Lock of that client, " +
+		about: "By one client, with a TTL of 30 s, renewed each 10 s where it is. Memory is what holding adds to mutexes that were there. Waits are of an uncontended Lock of that client, " +
 			"again and again during a round.",
 		columns: []figure{memoryEach, goroutines, sentRound, clientShare, serverShare, p50, p99, longest, connections},
 		most:    2,
