@@ -71,3 +71,37 @@ func TestAChannelThatComesBackToItsConnectionIsHeard(t *testing.T) {
 	mustUnlock(t, other)
 	mustUnlock(t, (<-second).lease)
 }
+
+func TestClassicMessagesAreHeardElsewhereWhenTheirNodeHasNoSlotOfOurs(t *testing.T) {
+	b := clusterBench{t, redistest.StartCluster(t, redistest.On(redistest.Redis70))}
+	x, y := b.client(t, WithChannels(ChannelsClassic)), b.client(t, WithChannels(ChannelsClassic))
+	from, to := x.NewMutex("left"), y.NewMutex("left")
+	owner := b.Owner(to.keys.slot)
+	var far *Mutex // its slot is at another node
+	for i := 0; far == nil || b.Owner(far.keys.slot) == owner; i++ {
+		far = y.NewMutex(fmt.Sprint("other", i))
+	}
+	home := y.runner.home
+	var moved atomic.Bool
+	y.runner.home = func(ctx context.Context, channel string) (node, error) {
+		if moved.Load() {
+			channel = far.keys.channel
+		}
+		return home(ctx, channel)
+	}
+	listens := func(s *redistest.Server) bool {
+		n, err := s.Client().PubSubNumSub(context.Background(), to.keys.channel).Result()
+		return err == nil && n[to.keys.channel] == 1
+	}
+	held := mustLock(t, from)
+	entered := lockSoon(to)
+	b.subscribed(t, to, ChannelsClassic)
+	if !listens(owner) {
+		t.Error("it does not listen at the node that has the slot")
+	}
+	moved.Store(true) // as go-redis says when the old node has left the cluster: that one answers pings all the same
+	eventually(t, 10*time.Second, "it listens at the other node", func() bool { return listens(b.Owner(far.keys.slot)) })
+	eventually(t, 10*time.Second, "and only there", func() bool { return !listens(owner) })
+	mustUnlock(t, held)
+	mustUnlock(t, (<-entered).lease)
+}

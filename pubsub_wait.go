@@ -60,6 +60,7 @@ type connection struct {
 
 	// owned by run
 	reading bool          // something was subscribed, and listen runs
+	placed  time.Duration // when its node was last seen to have a slot of ours
 	asked   bool          // a ping is not answered yet
 	pinged  time.Duration // when it left
 
@@ -133,7 +134,7 @@ func (e *ear) connect(ctx context.Context) (*connection, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	return &connection{
 		ps: e.s.c.runner.listen(ctx, at), ctx: ctx, cancel: cancel,
-		since: e.s.c.clock.now(), failed: make(chan error, 1),
+		since: e.s.c.clock.now(), placed: e.s.c.clock.now(), failed: make(chan error, 1),
 	}, nil
 }
 
@@ -176,8 +177,33 @@ func (e *ear) tend(cn *connection) (time.Duration, error) {
 		cn.asked = false
 		return topicLinger, nil
 	}
+	if e.strayed(cn) {
+		return 0, errStrayed
+	}
 	next, err := e.ping(cn)
 	return min(next, todo.next), err
+}
+
+var errStrayed = errors.New("the node has none of the slots that are listened for")
+
+// strayed reports whether a connection for classic messages is to a node that has no
+// slot of any of its channels. It may have left the cluster: then it answers pings and
+// hears nothing.
+func (e *ear) strayed(cn *connection) bool {
+	r, now := e.s.c.runner, e.s.c.clock.now()
+	if e.node.known() || r.home == nil || now-cn.placed < pingPace {
+		return false
+	}
+	cn.placed = now
+	ctx, cancel := context.WithTimeout(cn.ctx, attemptTimeout)
+	defer cancel()
+	for _, channel := range e.s.channels() {
+		at, err := r.home(ctx, channel)
+		if err != nil || at.addr() == cn.ps.at.addr() {
+			return false
+		}
+	}
+	return true
 }
 
 // subscribe writes one SUBSCRIBE, each channel its own so that a user who lacks
