@@ -3,6 +3,7 @@ package watchlock
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -104,4 +105,60 @@ func TestClassicMessagesAreHeardElsewhereWhenTheirNodeHasNoSlotOfOurs(t *testing
 	eventually(t, 10*time.Second, "and only there", func() bool { return !listens(owner) })
 	mustUnlock(t, held)
 	mustUnlock(t, (<-entered).lease)
+}
+
+// takeOut empties a primary and takes it out of the cluster, as redis-cli
+// del-node does: it goes on running, and answers CLUSTERDOWN.
+func (b clusterBench) takeOut(gone *redistest.Server, slot int) {
+	b.Helper()
+	primaries := b.Primaries()
+	next := primaries[(slices.Index(primaries, gone)+1)%len(primaries)]
+	id, err := gone.Do("CLUSTER", "MYID")
+	if err != nil {
+		b.Fatal(err)
+	}
+	to, err := next.Do("CLUSTER", "MYID")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.MoveSlot(slot, next) // with its keys
+	owners := b.AwaitAgreement()
+	for _, s := range append([]*redistest.Server{next}, primaries...) {
+		pipe := s.Client().Pipeline()
+		for slot, o := range owners {
+			if o == gone {
+				pipe.Do(context.Background(), "CLUSTER", "SETSLOT", slot, "NODE", to)
+			}
+		}
+		if _, err := pipe.Exec(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.AwaitAgreement()
+	for _, s := range b.Nodes() {
+		if s != gone {
+			_, _ = s.Do("CLUSTER", "FORGET", id) // its replica may not want to
+		}
+	}
+	if _, err := gone.Do("CLUSTER", "RESET", "SOFT"); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func TestANodeThatSaysClusterdownIsNotAskedForTenSeconds(t *testing.T) {
+	b := clusterBench{t, redistest.StartCluster(t, redistest.On(redistest.Redis70))}
+	c := b.client(t)
+	m := c.NewMutex("down")
+	mustUnlock(t, mustLock(t, m))
+	gone := b.Owner(m.keys.slot)
+	b.takeOut(gone, m.keys.slot)
+	mustUnlock(t, mustLock(t, b.client(t).NewMutex("down"))) // whoever comes anew is served
+	start := time.Now()
+	l, err := m.TryLock(context.Background(), 12*time.Second)
+	if took := time.Since(start); err != nil || took > time.Second {
+		t.Errorf("a free lock: %v after %v", err, took)
+	}
+	if l != nil {
+		mustUnlock(t, l)
+	}
 }

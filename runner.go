@@ -249,6 +249,9 @@ func (r *runner) observe(f fate) {
 	case unknown, unsent:
 		r.broken.Store(true)
 		r.lookAgain()
+	case later:
+		r.lookAgain() // a node that was cut off answers, and will for long
+		fallthrough
 	default:
 		if r.broken.Load() && r.broken.CompareAndSwap(true, false) {
 			r.onBack()

@@ -2,6 +2,7 @@ package watchlock
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -40,4 +41,32 @@ func TestSetNXRenewalsSurviveFullMemory(t *testing.T) {
 	if hash.Err() != nil || str.Err() != nil {
 		t.Errorf("hash: %v, string: %v", hash.Err(), str.Err())
 	}
+}
+
+func TestAStringReleaseOfALostLockYieldsToNobody(t *testing.T) {
+	s := redistest.Start(t, redistest.On(redistest.Redis86))
+	c := newTestClient(t, s.Client(), WithLocalHandoff(0))
+	other := newTestClient(t, s.Client())
+	m := c.NewSetNXMutex("k")
+	mustUnlock(t, mustLock(t, m)) // it knows the server now
+	l := mustLock(t, m)
+	waits := lockSoon(other.NewSetNXMutex("k"))
+	eventually(t, 5*time.Second, "other listens", func() bool { e, _ := other.subs.hears(m.keys.channel); return e == 1 })
+	rdb := s.Client()
+	if err := rdb.Set(context.Background(), "k", "stranger", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Unlock(context.Background()); !errors.Is(err, ErrLost) {
+		t.Fatal(err)
+	}
+	g, _ := c.gate(&m.keys)
+	g.mu.Lock()
+	turns := g.othersLocked().turns
+	g.mu.Unlock()
+	g.release()
+	if turns != 0 {
+		t.Errorf("%d turns are given after a release of nothing", turns)
+	}
+	rdb.Del(context.Background(), "k")
+	mustUnlock(t, (<-waits).lease)
 }

@@ -38,6 +38,7 @@ type yielding struct {
 	absent    int16         // how many of those told do not come
 	suspected int16         // the least missed in the last tries
 	tries     int8          // that missed some, in a row
+	listened  bool          // somebody here waited for the turns to be had
 	unclaimed int16         // releases heard that no client like this one owned up to
 }
 
@@ -66,6 +67,7 @@ func (y *yielding) begin(others int16, now time.Duration) {
 		}
 		others = max(1, others-y.absent)
 	}
+	y.listened = false
 	y.turns, y.to, y.end = others, now+y.pause(now), now+yieldMost
 }
 
@@ -106,10 +108,14 @@ func (y *yielding) stop() {
 }
 
 // try says that an attempt begins: turns that are left were taken by nobody, or by
-// somebody who is still inside.
+// somebody who is still inside. If nobody here listened, they may have been had.
 func (y *yielding) try() {
-	if y != nil {
-		y.missed, y.turns = y.turns, 0
+	if y == nil {
+		return
+	}
+	y.missed, y.turns = y.turns, 0
+	if !y.listened {
+		y.missed = 0
 	}
 }
 
@@ -163,10 +169,10 @@ func (g *gate) heard(freed bool, told int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	echoes, counted := g.c.subs.hears(g.keys.channel)
-	if !freed || told == 0 && counted == echoes {
+	if told == 0 && (!freed || counted == echoes) {
 		g.echoBy = 0 // nothing comes back
 	}
-	if told > counted {
+	if freed && told > counted {
 		g.othersLocked().begin(int16(min(told-counted, mostTurns)), g.c.clock.now()) //nolint:gosec // it fits
 	}
 }
@@ -183,6 +189,7 @@ func (g *gate) yield() {
 		}
 		left := g.yielding.until() - now
 		if left > 0 {
+			g.yielding.listened = true
 			g.subscribeLocked() // to hear that they have been
 		}
 		g.mu.Unlock()

@@ -429,3 +429,28 @@ func TestALoneDeadSubscriberCostsAFewPausesASecond(t *testing.T) {
 		}
 	})
 }
+
+func TestATurnThatWasTakenUnheardIsNoAbsence(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		c := virtualClient(t, v)
+		a, b := newTestMutex(c, "k"), newTestMutex(virtualClient(t, v), "k")
+		first := mustLock(t, a)
+		got := goLock(func() (*Lease, error) { return b.Lock(context.Background()) })
+		time.Sleep(10 * time.Millisecond)
+		mustUnlock(t, first)
+		<-got.done
+		time.Sleep(20 * time.Millisecond)
+		mustUnlock(t, got.lease)
+		time.Sleep(time.Millisecond)
+		l := mustLock(t, a)
+		g, _ := c.gate(&a.keys)
+		g.mu.Lock()
+		absent := g.yielding.tries > 0
+		g.mu.Unlock()
+		g.release()
+		if absent {
+			t.Error("the other had its turn, and is taken to be absent")
+		}
+		mustUnlock(t, l)
+	})
+}
