@@ -8,7 +8,8 @@ required="
   RL-24 RL-25 WD-03 WD-04 FE-01
   S6 S7 S8 S9 S10 S11 S12 S13 S14 S15 S16 S17 S18 S19 S20 S24
   A1 A2 A3 A4 A5 A6 A7 A8 A9 A10 A11 A12 A13 A23 A32 A42 A44 A45 A46 A47 A48 A52 A54 A55 A56
-  C1 C2 C9 C13"
+  C1 C2 C9 C13
+  W1 W2 W3 W4 W5 W6 W7 W8 W9 W10 W11 W12 W13 W14 W15 W16 W17"
 # Rows are: | id | what | `TestName` |, with more tests after a comma.
 # shellcheck disable=SC2016
 table=$(sed -nE 's/^\| *([A-Z]+-?[0-9]+) *\|.*\| *(`Test[^|]*`) *\|$/\1 \2/p' docs/proofs.md | tr -d '`,')
