@@ -11,7 +11,6 @@ const (
 	claimWait   = time.Millisecond      // a release not claimed by then was of a client of another kind
 	foreignFor  = 50 * time.Millisecond // for how long such a client is taken to take part
 	absentTries = 3                     // in which somebody did not come, to take it for absent
-	yieldQuiet  = 10 * yieldPause       // between two turns of which all are likely to be absent
 	mostTurns   = 1000
 )
 
@@ -21,16 +20,16 @@ const (
 // clients that do the same go round. What tells how many they are is a hint: a
 // subscriber may be dead, or linger after its last wait, and foreign clients give
 // way to nobody. So a turn that nobody takes ends after yieldPause, all of them
-// after yieldMost, and whoever lets several pass is not counted for a while. The pauses
-// differ by chance: of two who wait for the same absent one only the first finds
-// that nobody is inside, and so only the first learns.
+// after yieldMost, and of several those that let some pass are not counted for a
+// while. The last gets one always: it may be another by now. The pauses differ by
+// chance: of two who wait for the same absent one only the first finds that nobody is
+// inside, and so only the first learns.
 //
 // Guarded by gate.mu.
 type yielding struct {
 	to        time.Duration // no attempt before this
 	end       time.Duration // nor a later to
 	absentTo  time.Duration // until when absent counts
-	quietTo   time.Duration // no turns before this, if all who were told are absent
 	foreignTo time.Duration // until when a client of another kind is taken to take part
 	since     time.Duration // when the oldest of those unclaimed was heard
 	turns     int16         // releases to hear before to
@@ -61,10 +60,6 @@ func (y *yielding) until() time.Duration {
 // begin gives others told a turn each at the instant now.
 func (y *yielding) begin(others int16, now time.Duration) {
 	if now < y.absentTo {
-		if others <= y.absent && now < y.quietTo {
-			y.stop()
-			return
-		}
 		others = max(1, others-y.absent)
 	}
 	y.listened = false
@@ -75,7 +70,6 @@ func (y *yielding) begin(others int16, now time.Duration) {
 // that clients like this one claim theirs.
 func (y *yielding) heard(now time.Duration, claims bool) {
 	y.foreign(now)
-	y.quietTo = 0 // somebody does come
 	if claims {
 		if y.unclaimed == 0 {
 			y.since = now
@@ -149,17 +143,13 @@ func (y *yielding) granted(now time.Duration) {
 		return
 	}
 	if now < y.absentTo {
-		// Those known are not given turns; whoever else was missed gave one to us, or is
-		// the last of them, of whom it is made sure now and then.
-		y.quietTo = now + yieldQuiet
-		return
+		return // those known are not given turns; whoever else was missed gave one to us
 	}
 	if y.tries == 0 || y.missed < y.suspected {
 		y.suspected = y.missed
 	}
 	if y.tries++; y.tries >= absentTries {
 		y.absent, y.absentTo, y.tries = y.suspected, now+yieldHints, 0
-		y.quietTo = now + yieldQuiet
 	}
 }
 

@@ -415,21 +415,6 @@ func TestOurOwnClaimIsNotThatOfAForeignRelease(t *testing.T) {
 	})
 }
 
-func TestALoneDeadSubscriberCostsAFewPausesASecond(t *testing.T) {
-	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
-		deafSubscriber(t, v)
-		m := newTestMutex(virtualClient(t, v), "k")
-		start := time.Now()
-		const pairs = 100
-		for range pairs {
-			mustUnlock(t, mustLock(t, m))
-		}
-		if took := time.Since(start); took > (absentTries+1)*(yieldPause+yieldJitter) {
-			t.Errorf("%d pairs took %v, want a few pauses", pairs, took)
-		}
-	})
-}
-
 func TestATurnThatWasTakenUnheardIsNoAbsence(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c := virtualClient(t, v)
