@@ -143,6 +143,7 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 			b.over = true
 			g.held, g.releasing, g.releaseAt = nil, true, now
 			g.tried = g.hints
+			g.yielding.sent()
 			if echoes := g.c.subs.expect(g.keys.channel, g); echoes > 0 {
 				g.echoes = int8(echoes) //nolint:gosec // 2 at most
 				g.echoBy = now + echoWait

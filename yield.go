@@ -10,7 +10,7 @@ const (
 	yieldHints  = time.Second           // for how long an absence is remembered
 	claimWait   = time.Millisecond      // a release not claimed by then was of a client of another kind
 	foreignFor  = 50 * time.Millisecond // for how long such a client is taken to take part
-	absentTries = 3                     // in which somebody did not come, to take it for absent
+	absentTries = 5                     // in which somebody did not come, to take it for absent
 	mostTurns   = 1000
 )
 
@@ -33,6 +33,7 @@ type yielding struct {
 	foreignTo time.Duration // until when a client of another kind is taken to take part
 	since     time.Duration // when the oldest of those unclaimed was heard
 	turns     int16         // releases to hear before to
+	early     int16         // releases heard since ours was sent
 	missed    int16         // turns that had passed in silence, when the attempt began
 	absent    int16         // how many of those told do not come
 	suspected int16         // the least missed in the last tries
@@ -57,12 +58,24 @@ func (y *yielding) until() time.Duration {
 	return y.to
 }
 
-// begin gives others told a turn each at the instant now.
+// sent says that a release of ours leaves.
+func (y *yielding) sent() {
+	if y != nil {
+		y.early = 0
+	}
+}
+
+// begin gives others told a turn each at the instant now. The answer that tells of
+// them may come late: some may have had theirs by then.
 func (y *yielding) begin(others int16, now time.Duration) {
 	if now < y.absentTo {
 		others = max(1, others-y.absent)
 	}
 	y.listened = false
+	if others -= y.early; others <= 0 {
+		y.stop()
+		return
+	}
 	y.turns, y.to, y.end = others, now+y.pause(now), now+yieldMost
 }
 
@@ -70,6 +83,7 @@ func (y *yielding) begin(others int16, now time.Duration) {
 // that clients like this one claim theirs.
 func (y *yielding) heard(now time.Duration, claims bool) {
 	y.foreign(now)
+	y.early = min(y.early+1, mostTurns)
 	if claims {
 		if y.unclaimed == 0 {
 			y.since = now

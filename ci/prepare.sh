@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a new Debian 12 machine with Go lacks for the tests: a C compiler for the race detector,
-# PostgreSQL for the example about fencing, the Redis and Valkey servers.
+# PostgreSQL for the example about fencing, the Redis and Valkey servers, a JDK, Maven and Node for the programs of
+# internal/interop, which it builds.
 # Usage: ci/prepare.sh   Takes no time when all is there.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -12,3 +13,4 @@ missing=()
 compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || missing+=(postgresql)
 [ ${#missing[@]} = 0 ] || apt_install "${missing[@]}"
 ci/servers.sh
+ci/peers.sh

@@ -21,6 +21,7 @@ type account struct {
 	Span      string
 	Machine   machine
 	Versions  map[string]string
+	Absent    map[string]string `json:",omitempty"` // clients that this machine has not, and why
 	Scenarios []*result
 }
 
@@ -51,6 +52,7 @@ func newAccount(p plan, srv *server, args []string) (*account, error) {
 		Rounds:   p.rounds,
 		Span:     p.span.String(),
 		Versions: map[string]string{},
+		Absent:   p.absent(),
 		Machine: machine{
 			CPU: cpuName(), System: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(), Redis: version,
 			Cores: runtime.NumCPU(), Load: loadAverage(),
@@ -62,6 +64,9 @@ func newAccount(p plan, srv *server, args []string) (*account, error) {
 				a.Versions[m.Path] = m.Version
 			}
 		}
+	}
+	if slices.ContainsFunc(p.adapters(), func(a adapter) bool { return a.jvm }) {
+		a.Versions["Java"] = javaVersion()
 	}
 	return a, nil
 }

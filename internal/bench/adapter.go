@@ -18,6 +18,7 @@ type adapter struct {
 	polls  bool // it has no other way to wait than to ask again
 	renews bool // it renews what it holds
 	shared bool // one of its mutexes serves any number of goroutines
+	jvm    bool // it is in a JVM, which measures itself; it has no sessions
 	open   func(c conditions) (session, error)
 }
 
@@ -48,9 +49,10 @@ type reentrant interface {
 	Context(parent context.Context) context.Context
 }
 
-// adapters are in the order of the tables. The first counts as 1.
+// adapters are in the order of the tables. The first counts as 1. Redisson is
+// among them where it is built.
 func adapters() []adapter {
-	return []adapter{
+	list := []adapter{
 		rawAdapter(),
 		pausingAdapter(),
 		watchlockAdapter("watchlock", "as it comes"),
@@ -60,6 +62,10 @@ func adapters() []adapter {
 		redsyncAdapter(),
 		rueidislockAdapter(),
 	}
+	if _, err := findRedisson(); err == nil {
+		list = append(list, redissonAdapter())
+	}
+	return list
 }
 
 // mutexes are n locks of one name, for a goroutine each.

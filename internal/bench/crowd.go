@@ -172,6 +172,9 @@ func (g *gathering) check() error {
 }
 
 func (c crowd) measure(t trial) (figures, error) {
+	if t.adapter.jvm {
+		return c.measureInJVM(t)
+	}
 	s, err := t.open()
 	if err != nil {
 		return nil, err

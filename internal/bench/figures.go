@@ -22,6 +22,7 @@ const (
 	served      figure = "most_to_least_served"
 	shares      figure = "spread_of_processes"
 	timeInside  figure = "share_of_time_inside"
+	turnShare   figure = "share_of_turns"
 	sent        figure = "commands_sent_each"
 	ran         figure = "commands_run_each"
 	sentSecond  figure = "commands_sent_per_second"
@@ -53,6 +54,7 @@ var columns = map[figure]column{
 	served:      {"most/least served", formatRatio},
 	shares:      {"spread of the processes", formatShare},
 	timeInside:  {"time inside", formatShare},
+	turnShare:   {"share of the turns", formatShare},
 	sent:        {"commands sent", formatSmall},
 	ran:         {"run", formatSmall},
 	sentSecond:  {"commands sent per second", formatSmall},

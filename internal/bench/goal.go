@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// goal is what watchlock must reach in a scenario.
+// goal is what watchlock, or another client beside it, must reach in a scenario.
 type goal struct {
 	scenario, name string
 	figure         figure // empty: the ratio to the base
@@ -39,6 +39,10 @@ func goals() []goal {
 		{scenario: "sections-5ms", name: plainName, figure: timeInside, least: true, bound: 0.97, text: "time inside"},
 		{scenario: "handoff", name: plainName, bound: 1.15, text: "p50, x floor"},
 		{scenario: "handoff", name: plainName, figure: p99, of: floorName, bound: 2.5, text: "p99, x floor"},
+		{scenario: "beside-bare-loop", name: plainName, figure: turnShare, least: true, bound: 0.35, text: "share of the turns"},
+		{scenario: "beside-bare-loop", name: plainName, figure: p99, bound: 0.050, text: "p99 of its waits"},
+		{scenario: "beside-bare-loop", name: redissonName, figure: turnShare, least: true, bound: 0.35, text: "share of the turns"},
+		{scenario: "beside-bare-loop", name: redissonName, figure: p99, bound: 0.050, text: "p99 of its waits"},
 		{scenario: "waiting-10000", name: plainName, figure: sentSecond, bound: 2, text: "commands a second"},
 		{scenario: "waiting-10000", name: plainName, figure: subscribers, bound: 1, text: "subscriptions"},
 		{scenario: "waiting-10000", name: plainName, figure: memoryEach, bound: 6000, text: "memory a waiter"},

@@ -122,6 +122,10 @@ func measure(s settings, srv *server, args []string, stdout, stderr io.Writer) e
 	if err != nil {
 		return err
 	}
+	for name, why := range a.Absent {
+		_, _ = fmt.Fprintf(stderr, "%s is left out: %s\n", name, why)
+	}
+	defer stopTheJVM()
 	t := &tour{plan: s.plan, srv: srv, progress: newProgress(stderr), keep: func(results []*result) error {
 		a.Scenarios = results
 		return a.write(dir)

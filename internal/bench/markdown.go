@@ -25,6 +25,9 @@ func (a *account) markdown() string {
 	for _, each := range adapters() {
 		fmt.Fprintf(&b, "- %s: %s.\n", each.name, each.about)
 	}
+	for _, name := range slices.Sorted(maps.Keys(a.Absent)) {
+		fmt.Fprintf(&b, "- %s is left out: %s.\n", name, a.Absent[name])
+	}
 	b.WriteString("\nEach has a pool of up to 64 connections where it uses go-redis; locks have a TTL of 30 s.\n")
 	for _, path := range slices.Sorted(maps.Keys(a.Versions)) {
 		fmt.Fprintf(&b, "%s %s. ", path, a.Versions[path])

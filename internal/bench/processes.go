@@ -151,6 +151,9 @@ func (c *child) end() {
 }
 
 func (p processes) measure(t trial) (figures, error) {
+	if t.adapter.jvm {
+		return p.measureInJVMs(t)
+	}
 	j := job{t.adapter.name, t.srv.addr, t.name, p.goroutines, t.plan.warmUp(), t.plan.span, filepath.Join(t.srv.dir, "witness")}
 	_ = os.Remove(j.Witness)
 	seen, err := sharedWitness(j.Witness)

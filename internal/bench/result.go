@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // result is what one scenario found.
@@ -94,8 +95,8 @@ func (r *result) entry(name string) *entry {
 // floor.
 func (r *result) bestPeer() *entry {
 	peers := map[string]bool{}
-	for _, a := range adapters()[4:] {
-		peers[a.name] = true
+	for _, a := range adapters() {
+		peers[a.name] = !strings.HasPrefix(a.name, plainName) && !strings.HasPrefix(a.name, rawName)
 	}
 	var best *entry
 	for _, e := range r.Contenders {

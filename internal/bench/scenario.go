@@ -12,8 +12,9 @@ type scenario struct {
 	main             figure // what contenders are compared by
 	base             string // the contender that counts as 1; none if empty
 	columns          []figure
-	most             int // rounds; 0 is as many as asked for
-	skip             func(a adapter) string
+	most             int                    // rounds; 0 is as many as asked for
+	only             func(a adapter) bool   // those it is about; all if nil
+	skip             func(a adapter) string // why one of them is left out
 	measure          func(t trial) (figures, error)
 	extra            []contender
 }
@@ -65,6 +66,7 @@ func scenarios(p plan) []scenario {
 			measure: crowd{goroutines: 16, section: 5 * time.Millisecond}.measure,
 		},
 		handoffScenario(),
+		besideScenario(),
 		restScenario(min(500, p.crowdLimit), false),
 		restScenario(min(10_000, p.crowdLimit), true),
 		heldScenario(min(10_000, p.crowdLimit)),
@@ -73,10 +75,10 @@ func scenarios(p plan) []scenario {
 			about:   "Lock and Unlock by a holder. The others have no re-entry.",
 			columns: []figure{timeEach, allocs, allocated, clientCPU, sent},
 			skip: func(a adapter) string {
-				if !strings.HasPrefix(a.name, "watchlock") {
-					return "does not re-enter"
+				if why := notAtRest(a); why != "" || strings.HasPrefix(a.name, "watchlock") {
+					return why
 				}
-				return sameAtRest(a)
+				return "does not re-enter"
 			},
 			measure: reentry,
 		},
@@ -122,15 +124,19 @@ func restScenario(n int, many bool) scenario {
 		if many && a.polls {
 			return "polls"
 		}
-		return sameAtRest(a)
+		return notAtRest(a)
 	}
 	return s
 }
 
-// sameAtRest leaves out what differs only in how a lock goes from hand to hand.
-func sameAtRest(a adapter) string {
-	if a.name == noPassing {
+// notAtRest leaves out what differs only in how a lock goes from hand to hand, and
+// what lies where this program cannot look.
+func notAtRest(a adapter) string {
+	switch {
+	case a.name == noPassing:
 		return "does here what watchlock does"
+	case a.jvm:
+		return "is measured only where locks change hands"
 	}
 	return ""
 }
@@ -142,7 +148,7 @@ func heldScenario(n int) scenario {
 			"again and again during a round.",
 		columns: []figure{memoryEach, goroutines, sentRound, clientShare, serverShare, p50, p99, longest, connections},
 		most:    2,
-		skip:    sameAtRest,
+		skip:    notAtRest,
 		measure: held{n}.measure,
 	}
 }
@@ -152,6 +158,9 @@ func (s scenario) contenders(with []adapter) (list []contender, left map[string]
 	left = map[string]string{}
 	list = append(list, s.extra...)
 	for _, a := range with {
+		if s.only != nil && !s.only(a) {
+			continue
+		}
 		if s.skip != nil && s.skip(a) != "" {
 			left[a.name] = s.skip(a)
 			continue

@@ -4,7 +4,7 @@ import org.redisson.api.RFencedLock
 import java.util.concurrent.TimeUnit.MILLISECONDS
 
 /** What a request may ask for. A lease of -1 means that the watchdog renews, and times are in milliseconds. */
-val operations: Map<String, (Call) -> Any?> = mapOf(
+val operations: Map<String, (Call) -> Any?> = benchmarks + mapOf(
     "open" to { call -> Client.open(call) },
     "close" to { call -> Client.close(call.text("client")) },
     "log" to { Log.take() },
