@@ -64,7 +64,8 @@ func newRunner(rdb redis.UniversalClient) (*runner, error) {
 	switch c := rdb.(type) {
 	case *redis.Client:
 		main := c.WithTimeout(attemptTimeout)
-		opts := *main.Options() // a copy of its own, not the caller's
+		opts := *main.Options()              // a copy of its own, not the caller's
+		opts.PushNotificationProcessor = nil // two clients cannot register handlers with one
 		opts.MaxRetries, opts.DialerRetries = -1, 1
 		opts.PoolSize, opts.MinIdleConns, opts.MaxIdleConns, opts.MaxActiveConns = laneConns, 0, 0, 0
 		opts.ContextTimeoutEnabled = true // an attempt's own timeout ends it on the socket too
@@ -81,6 +82,7 @@ func newRunner(rdb redis.UniversalClient) (*runner, error) {
 		}, nil
 	case *redis.ClusterClient:
 		opts := *c.Options()
+		opts.PushNotificationProcessor = nil // as above
 		opts.MaxRetries = -1
 		opts.PoolSize, opts.MinIdleConns, opts.MaxIdleConns, opts.MaxActiveConns = laneConns, 0, 0, 0
 		opts.ContextTimeoutEnabled = true // an attempt's own timeout ends it on the socket too
