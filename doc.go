@@ -2,8 +2,8 @@
 // shares its locks with it.
 //
 // [New] makes a [Client], whose NewMutex, NewFencedMutex and NewSetNXMutex name a
-// lock. [Mutex.Do] and [Mutex.TryDo] run a function under it and cannot be used
-// wrongly; Lock and TryLock return a [Lease], to be unlocked. The watchdog renews
+// lock. [Mutex.Do] and [Mutex.TryDo] run a function under it and always release it;
+// Lock and TryLock return a [Lease], to be unlocked. The watchdog renews
 // a lease's TTL of 30 s every 10 s, unless WithLeaseTime gave it an end. Waiters
 // sleep on a Redis message.
 //
@@ -19,6 +19,7 @@
 // storage check a fencing token ([FencedMutex]), or use a row lock or a unique
 // constraint where the state lives in a database anyway.
 //
-// Every error about a lock is a [*LockError]. [ErrNotAcquired] is a 409,
-// [IsUnavailable] a 503.
+// Every error about a lock has a [*LockError] in it, for errors.As. [ErrNotAcquired]
+// is a 409; [IsUnavailable] a 503, unless the LockError's Op is "unlock": then the
+// work is done.
 package watchlock

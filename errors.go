@@ -9,9 +9,9 @@ import (
 
 // Sentinels to branch on with errors.Is. Each comes inside a *LockError.
 var (
-	// ErrNotAcquired says that somebody else held the lock for the whole wait.
-	// The LockError's TTL is how long that lease still ran when Redis was last
-	// asked.
+	// ErrNotAcquired says that others held the lock whenever Redis was asked, until
+	// the wait was over. The LockError's TTL is how long the last one's lease still
+	// ran then.
 	ErrNotAcquired = errors.New("not acquired")
 
 	// ErrLost says that this process may no longer trust the lease: it ran out,
@@ -26,9 +26,10 @@ var (
 	// ErrClosed says that the client was closed.
 	ErrClosed = errors.New("client closed")
 
-	// ErrWrongType says that the lock's key holds something that is not a lock
-	// of this kind, or, for ForceUnlock, more than one owner. Nothing of it was
-	// changed.
+	// ErrWrongType says that the lock's key is not of Redis's type for this lock, a
+	// hash, or a string for NewSetNXMutex, or, for ForceUnlock, has more than one
+	// owner. Nothing was changed. Locks of several kinds that are all hashes, plain,
+	// fenced, or Redisson's fair and read-write locks, are not told apart.
 	ErrWrongType = errors.New("key holds another type")
 
 	// ErrTokenRange says that the counter of a fenced lock is not an integer
@@ -54,7 +55,7 @@ type LockError struct {
 // Error names the operation, the lock and the reason.
 func (e *LockError) Error() string {
 	if e.TTL > 0 && errors.Is(e.Err, ErrNotAcquired) {
-		return fmt.Sprintf("watchlock: %s %.128q: %v, held for %v more", e.Op, e.Name, e.Err, e.TTL)
+		return fmt.Sprintf("watchlock: %s %.128q: %v, held for %v more", e.Op, e.Name, e.Err, e.TTL.Round(time.Millisecond))
 	}
 	return fmt.Sprintf("watchlock: %s %.128q: %v", e.Op, e.Name, e.Err)
 }

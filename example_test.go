@@ -287,16 +287,16 @@ func ExampleNew() {
 
 // statusOf turns an error of TryDo into an HTTP status and a Retry-After.
 func statusOf(err error) (code int, retryAfter time.Duration) {
-	var busy *watchlock.LockError
+	var lock *watchlock.LockError
 	switch {
 	case err == nil:
 		return http.StatusOK, 0
-	case errors.Is(err, watchlock.ErrLost):
-		return http.StatusInternalServerError, 0 // the work was begun: do not try again blindly
+	case errors.Is(err, watchlock.ErrLost), errors.As(err, &lock) && lock.Op == "unlock":
+		return http.StatusInternalServerError, 0 // the work was begun, or is done: do not try again blindly
 	case watchlock.IsUnavailable(err), errors.Is(err, watchlock.ErrClosed):
 		return http.StatusServiceUnavailable, time.Second
-	case errors.Is(err, watchlock.ErrNotAcquired) && errors.As(err, &busy):
-		return http.StatusConflict, max(busy.TTL, time.Second)
+	case errors.Is(err, watchlock.ErrNotAcquired):
+		return http.StatusConflict, time.Second // lock.TTL tells when a holder that died is out, not when a live one unlocks
 	}
 	return http.StatusInternalServerError, 0
 }
@@ -324,7 +324,7 @@ func ExampleIsUnavailable() {
 	fmt.Println(code)
 	// Output:
 	// 200 0s
-	// 409 10s
+	// 409 1s
 	// 503
 }
 

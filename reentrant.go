@@ -55,8 +55,9 @@ func (m *Mutex) Name() string { return m.keys.name }
 // Do runs f while holding the lock, under the lease's Context, and waits for the
 // lock as long as ctx allows. It returns f's error as it is when the release
 // succeeded, else both joined: a lock that was lost under f is reported
-// (ErrLost) even when f returned nil. When the lock was not obtained f is not
-// run and the error is Lock's. A panic in f releases the lock too. A nil f panics.
+// (ErrLost) even when f returned nil. Another error of the release, whose LockError
+// has the Op "unlock", says that f has run and Redis did not confirm the release.
+// When the lock was not obtained f is not run and the error is Lock's. A panic in f releases the lock too. A nil f panics.
 func (m *Mutex) Do(ctx context.Context, f func(context.Context) error) error {
 	return m.do(ctx, "lock", forever, withLease(f))
 }

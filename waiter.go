@@ -3,6 +3,7 @@ package watchlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -262,7 +263,7 @@ func (g *gate) wait(ctx context.Context, w *waiter, now, limit time.Duration) (d
 	case why == nil || !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return delivery{}, err
 	case errors.As(why, &busy):
-		busy.Err = errors.Join(busy.Err, err)
+		busy.Err = fmt.Errorf("%w: %w", busy.Err, err)
 		return delivery{}, busy
 	}
 	return delivery{}, errors.Join(why, err)

@@ -53,9 +53,9 @@ func (s *service) dispatchOrder(w http.ResponseWriter, r *http.Request) {
 	case err == nil:
 	case r.Context().Err() != nil:
 		return // nobody listens any more
-	case done && watchlock.IsUnavailable(err) && !errors.Is(err, watchlock.ErrLost):
+	case done && !errors.Is(err, watchlock.ErrLost):
 		// The order was dispatched under the lock. Only the release did not reach
-		// Redis: it is repeated in the background, and at worst the lock expires.
+		// Redis, or the client was closed meanwhile: at worst the lock expires.
 		log.Print(err)
 	default:
 		answer(w, err)
