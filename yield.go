@@ -10,7 +10,7 @@ const (
 	yieldHints  = time.Second           // for how long an absence is remembered
 	claimWait   = time.Millisecond      // a release not claimed by then was of a client of another kind
 	foreignFor  = 50 * time.Millisecond // for how long such a client is taken to take part
-	absentTries = 5                     // in which somebody did not come, to take it for absent
+	absentTries = 3                     // in which somebody did not come, to take it for absent
 	mostTurns   = 1000
 )
 
@@ -37,7 +37,7 @@ type yielding struct {
 	missed    int16         // turns that had passed in silence, when the attempt began
 	absent    int16         // how many of those told do not come
 	suspected int16         // the least missed in the last tries
-	tries     int8          // that missed some, in a row
+	tries     int8          // that missed some, since all came
 	listened  bool          // somebody here waited for the turns to be had
 	unclaimed int16         // releases heard that no client like this one owned up to
 }
@@ -94,6 +94,7 @@ func (y *yielding) heard(now time.Duration, claims bool) {
 		return
 	}
 	if y.turns--; y.turns <= 0 {
+		y.tries = 0 // all have come
 		y.stop()
 		return
 	}
@@ -147,24 +148,23 @@ func (y *yielding) foreign(now time.Duration) bool {
 }
 
 // granted says that the attempt was granted: nobody was inside. Whoever did not come
-// once may be slow; several times in a row, it is not there.
+// once may be slow; several times since all came, it is not there.
 func (y *yielding) granted(now time.Duration) {
-	if y == nil {
+	if y == nil || y.missed == 0 {
 		return
-	}
-	if y.missed == 0 {
-		y.tries = 0
-		return
-	}
-	if now < y.absentTo {
-		return // those known are not given turns; whoever else was missed gave one to us
 	}
 	if y.tries == 0 || y.missed < y.suspected {
 		y.suspected = y.missed
 	}
-	if y.tries++; y.tries >= absentTries {
-		y.absent, y.absentTo, y.tries = y.suspected, now+yieldHints, 0
+	if y.tries++; y.tries < absentTries {
+		return
 	}
+	y.tries = 0
+	if now < y.absentTo {
+		y.absent = min(y.absent+y.suspected, mostTurns) // too few were suspected
+		return
+	}
+	y.absent, y.absentTo = y.suspected, now+yieldHints
 }
 
 // heard notes how many a release of ours was told to. When some of them are not

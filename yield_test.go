@@ -117,7 +117,8 @@ func TestSubscribersThatNeverComeAreWaitedForOnceASecond(t *testing.T) {
 				t.Errorf("nobody was inside for %v", idle)
 			}
 		}
-		// Each client finds out for itself in a few tries, and again when what it knows is old.
+		// Each client finds out for itself, and again when what it knows is old: in so many
+		// tries, of which the other wins some. Never to learn would cost hundreds.
 		if most := 2 * absentTries * len(clients) * int(span/yieldHints); pauses == 0 || pauses > most {
 			t.Errorf("%d pauses in %v, want some, and %d at most", pauses, span, most)
 		}
