@@ -243,7 +243,7 @@ func TestWhileAClientOfAnotherKindTakesPartEachTurnIsOneSection(t *testing.T) {
 	}
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		const section = 50 * time.Microsecond
-		c := virtualClient(t, v)
+		c := virtualClient(t, v, WithLocalHandoff(2*time.Millisecond))
 		f := newForeigner(t, v)
 		var all sync.WaitGroup
 		var seen stints
