@@ -7,5 +7,7 @@ set -euo pipefail
 ci/servers.sh
 ci/peers.sh
 cd internal/interop
+WATCHLOCK_TABLE=$(mktemp); export WATCHLOCK_TABLE
+trap 'cat "$WATCHLOCK_TABLE"; rm -f "$WATCHLOCK_TABLE"' EXIT
 go build -race -o /dev/null ./...
 go test -race -count=1 -timeout 20m "$@" ./...

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -59,6 +61,10 @@ func woke(t testing.TB, took time.Duration) (late int) {
 	return r.late
 }
 
+// tableVariable names a file for the table: go test shows what a package printed
+// only if it failed.
+const tableVariable = "WATCHLOCK_TABLE"
+
 // printTable writes the table of all conversations, if there were any.
 func printTable() {
 	table.mu.Lock()
@@ -73,7 +79,8 @@ func printTable() {
 	slices.SortFunc(rows, func(a, b *row) int {
 		return cmp.Or(cmp.Compare(a.conversation, b.conversation), cmp.Compare(a.server, b.server), cmp.Compare(b.peer, a.peer))
 	})
-	fmt.Printf("\n| conversation | server | peer | outcome | slowest wake-up |\n|---|---|---|---|---|\n")
+	var text strings.Builder
+	text.WriteString("\n| conversation | server | peer | outcome | slowest wake-up |\n|---|---|---|---|---|\n")
 	for _, r := range rows {
 		outcome, slowest := "FAILED", ""
 		switch {
@@ -85,6 +92,12 @@ func printTable() {
 		if r.woken {
 			slowest = r.slowest.Round(100 * time.Microsecond).String()
 		}
-		fmt.Printf("| %s | %s | %s | %s | %s |\n", r.conversation, r.server, r.peer, outcome, slowest)
+		fmt.Fprintf(&text, "| %s | %s | %s | %s | %s |\n", r.conversation, r.server, r.peer, outcome, slowest)
+	}
+	fmt.Print(text.String())
+	if path := os.Getenv(tableVariable); path != "" {
+		if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
+			fmt.Println(err)
+		}
 	}
 }
