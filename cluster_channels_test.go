@@ -3,7 +3,6 @@ package watchlock
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -478,53 +477,6 @@ func TestLocksOfEachKindAreRenewedOnTheNodesOfACluster(t *testing.T) {
 		}
 		for _, l := range leases {
 			mustUnlock(t, l)
-		}
-	})
-}
-
-func TestUncontendedLockOnAClusterSendsTwoCommandsInEachMode(t *testing.T) {
-	const pairs = 20
-	onClusters(t, func(t *testing.T, b clusterBench) {
-		for _, mode := range []Channels{ChannelsClassic, ChannelsSharded, ChannelsBoth} {
-			c := b.client(t, WithChannels(mode))
-			for _, kind := range []string{"hash", "fenced", "string"} {
-				m := mutexOf(c, kind, fmt.Sprintf("alone:%v:%s", mode, kind))
-				for range 2 { // connects, learns what the server knows, and loads the scripts
-					mustUnlock(t, mustLock(t, m))
-				}
-				owner := b.Owner(m.keys.slot)
-				stop := owner.Monitor()
-				for range pairs {
-					mustUnlock(t, mustLock(t, m))
-				}
-				sent, told := 0, map[string]int{}
-				for _, line := range stop() {
-					line = strings.ToLower(line)
-					switch {
-					case strings.Contains(line, `publish" "`) && strings.Contains(line, m.keys.channel):
-						told[strings.Fields(strings.SplitN(line, "]", 2)[1])[0]]++
-					case strings.Contains(line, `subscribe"`):
-						t.Errorf("%v, %s: %s", mode, kind, line)
-					}
-					if !strings.Contains(line, " lua]") && strings.Contains(line, m.keys.key) && !strings.Contains(line, "publish") {
-						sent++
-					}
-				}
-				want := map[string]int{}
-				if mode != ChannelsSharded {
-					want[`"publish"`] = pairs
-					if kind != "string" {
-						want[`"publish"`] = 2 * pairs // nobody can tell whether another node told somebody
-					}
-				}
-				if mode != ChannelsClassic {
-					want[`"spublish"`] = pairs
-				}
-				if sent != 2*pairs || !maps.Equal(told, want) {
-					t.Errorf("%v, %s: %d commands for %d pairs, want 2 for each; published %v, want %v", mode, kind, sent, pairs, told, want)
-				}
-			}
-			_ = c.Close()
 		}
 	})
 }
