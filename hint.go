@@ -10,10 +10,10 @@ const (
 	hintStrange               // no message of any client that is known
 )
 
-// hint says that the lock may have become free. While we believe
-// we hold, that means that somebody may have released or forced it, so Redis is
-// asked: at once, or when the last such question is verifyGap ago. (A subscription
-// that begins soon after Redis's last word leaves little unheard.)
+// hint says that the lock may have become free. While we believe we hold, that means
+// that somebody may have released or forced it, so Redis is asked: at once, or when the
+// last such question is verifyGap ago. (A subscription that begins soon after Redis's
+// last word leaves little unheard.)
 func (g *gate) hint(h hint) {
 	now := g.c.clock.now()
 	g.mu.Lock()

@@ -436,8 +436,8 @@ func (g *gate) holdsOf(owner owner) (int, bool) {
 	return 0, false
 }
 
-// releaseOnce runs the release of b. The argument of a kind is on the heap, so it is from a
-// pool: uncontended locks come by here each time.
+// releaseOnce runs the release of b. A kind's argument lives on the heap, so it comes
+// from a pool: every uncontended Unlock passes here.
 func (g *gate) releaseOnce(do doer, b *burst) (answers, result) {
 	room, _ := g.c.rooms.Get().(*[1]ownedKey)
 	if room == nil {

@@ -217,7 +217,9 @@ func WithMaxPollInterval(d time.Duration) Option {
 // waiter of this client in memory, without a round trip, as long as Redis last
 // confirmed the lock no longer than window ago: short sections then run at memory
 // speed, and waiters elsewhere wait at most that long for the lock to be released.
-// 2 ms by default, at most 1 s; 0 makes every Unlock release in Redis.
+// Nothing is passed for some time after a client of another kind, Redisson say, has
+// released the lock: it has one section a turn. 2 ms by default, at most 1 s; 0 makes
+// every Unlock release in Redis.
 func WithLocalHandoff(window time.Duration) Option {
 	return option(func(c *config) error {
 		c.localHandoff = window

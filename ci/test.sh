@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs and starts what the tests need and runs everything. Stops at the first failure.
 # Usage: ci/test.sh [STEP...]
-#   prepare   what a new Debian 12 machine with Go lacks: a C compiler, Redis 7.0 and 8.6, Valkey 9.1
+#   prepare   what a new Debian 12 machine with Go lacks: a C compiler, PostgreSQL, Redis 7.0 and 8.6, Valkey 9.1, a JDK,
+#             Maven and Node; and the programs of internal/interop, which it builds
 #   lint      go vet, golangci-lint, gofumpt and, where installed, shellcheck
-#   unit      every test under the race detector, those for all lock kinds once for each kind
-#   interop   locks shared with Redisson on the JVM, NestJS and other programs, which it installs and builds
+#   unit      every other test under the race detector, those for all lock kinds once for each kind
+#   interop   locks shared with Redisson on the JVM, NestJS and other programs
 #   gates     allocations, commands and goroutines by number, and each benchmark for a moment
 #   cover     coverage of the root package, measured by unit
 #   virtual   the tests in virtual time, 20 times
