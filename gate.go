@@ -46,14 +46,16 @@ type gate struct {
 	// guarded by mu
 	queue     queue
 	once      int32 // how many of the queue want one answer only
-	releasing bool  // our Unlock is on its way: not held, not free
 	driving   bool  // the driver runs
 	joined    bool  // subscribed, or asked to be
 	closed    bool
 	echoes    int8 // messages of our own release that may come yet
 	claims    int8 // and claims of it
 	held      *burst
-	releaseAt time.Duration
+	releasing *burst        // its release is on its way: not held, not free; nil: none
+	releaseAt time.Duration // since when
+	relaying  time.Duration // since when bursts are relayed; 0: not
+	section   time.Duration // the newest that could not be passed on
 	yielding  *yielding     // nil while nobody else was heard of
 	echoBy    time.Duration // a message before this is one of those
 	attempt   *attempt      // under way; nil: none
@@ -146,7 +148,7 @@ func (g *gate) wakeLocked() {
 
 // driveLocked has an attempt made for the first waiter, soon.
 func (g *gate) driveLocked() {
-	if g.held != nil || g.releasing || g.closed || g.queue.n == 0 {
+	if g.held != nil || g.releasing != nil || g.closed || g.queue.n == 0 {
 		return
 	}
 	if g.driving {
@@ -212,25 +214,44 @@ func (g *gate) try() (pause time.Duration, again bool) {
 	}
 	a.room[0] = a.owned()
 	got, res := a.want.kind.acquire(g.c.runner.here(w.ctx), &a.room[0], before)
-	pause, again = g.settle(w, a, got, res)
-	*a = attempt{}
-	g.c.attempts.Put(a)
+	g.mu.Lock()
+	pause, again = g.settleLocked(w, a, got, res)
+	g.mu.Unlock()
+	g.c.reuseAttempt(a)
 	return pause, again
+}
+
+// newAttempt is an empty attempt.
+func (c *Client) newAttempt() *attempt {
+	if a, _ := c.attempts.Get().(*attempt); a != nil {
+		return a
+	}
+	return &attempt{}
+}
+
+// reuseAttempt takes back an attempt that has ended.
+func (c *Client) reuseAttempt(a *attempt) {
+	*a = attempt{}
+	c.attempts.Put(a)
 }
 
 // begin starts an attempt for the first waiter, or ends the driver.
 func (g *gate) begin() (w *waiter, a *attempt, before []owner, ok bool) {
-	if a, _ = g.c.attempts.Get().(*attempt); a == nil {
-		a = &attempt{}
-	}
+	a = g.c.newAttempt()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed || g.held != nil || g.releasing || g.queue.n == 0 {
+	if g.closed || g.held != nil || g.releasing != nil || g.queue.n == 0 {
 		g.stopDrivingLocked()
-		g.c.attempts.Put(a)
+		g.c.reuseAttempt(a)
 		return nil, nil, nil, false
 	}
 	w = g.queue.first
+	return w, a, g.beginLocked(w, a), true
+}
+
+// beginLocked makes a the attempt under way, for w, and returns the owners that it is
+// to take over.
+func (g *gate) beginLocked(w *waiter, a *attempt) []owner {
 	g.tried = g.hints
 	g.yielding.try()
 	g.attempts++
@@ -239,7 +260,7 @@ func (g *gate) begin() (w *waiter, a *attempt, before []owner, ok bool) {
 		a.reserve = min(others*tokensEach, mostTokens)
 	}
 	g.attempt = a
-	return w, a, g.c.orphans.of(g.keys.key), true
+	return g.c.orphans.of(g.keys.key)
 }
 
 // sleep waits for a reason to try: a hint, somebody who needs an answer of its
@@ -265,12 +286,10 @@ func (g *gate) sleep(timer *time.Timer, pause time.Duration) {
 	}
 }
 
-// settle decides what an attempt came to. It returns how long to pause before
+// settleLocked decides what an attempt came to. It returns how long to pause before
 // the next, or false when the driver's work is done.
-func (g *gate) settle(w *waiter, a *attempt, got grant, res result) (pause time.Duration, again bool) {
+func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res result) (pause time.Duration, again bool) {
 	now := g.c.clock.now()
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	g.attempt = nil
 	g.last = answer{n: a.n, at: now, ttl: got.ttl, err: res.err}
 	waited := now - w.since
@@ -365,6 +384,9 @@ func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res result, now t
 	}
 	if a.doubted {
 		b.verifyLocked(now)
+	}
+	if to.want.watchdog && g.queue.n > 1 {
+		b.lookAheadLocked(now)
 	}
 	g.c.dog.add(b, b.nextLocked(), to.want.watchdog)
 	g.deliverLocked(to, delivery{lease: lease})

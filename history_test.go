@@ -256,8 +256,8 @@ func blackouts(w *redistest.Wire, stop <-chan struct{}) {
 
 // runHistory has clients take turns until there are steps enough, in rounds of a
 // few hundred under names of their own, and checks each.
-func runHistory(t *testing.T, s *redistest.Server, steps int, faults bool, window time.Duration) {
-	const clients, goroutines, roundSteps = 3, 10, 1500
+func runHistory(t *testing.T, s *redistest.Server, clients, steps int, faults bool, window time.Duration) {
+	const everybody, roundSteps = 30, 1500
 	run := &historyRun{faults: faults}
 	opts := []Option{WithLocalHandoff(window)}
 	if faults {
@@ -279,7 +279,7 @@ func runHistory(t *testing.T, s *redistest.Server, steps int, faults bool, windo
 		h := &history{start: time.Now()}
 		run.h = h
 		var all sync.WaitGroup
-		for i := range clients * goroutines {
+		for i := range everybody {
 			all.Go(func() {
 				for {
 					h.mu.Lock()
@@ -305,22 +305,29 @@ func runHistory(t *testing.T, s *redistest.Server, steps int, faults bool, windo
 	if run.unlocks.Load() == 0 || run.refused.Load() == 0 || faults && run.lost.Load() == 0 {
 		t.Error("what the history is to show did not happen")
 	}
+	// Two messages tell of a release, and none of a relay.
+	if relayed := calls["hset"] - calls["publish"]/2; clients == 1 && relayed < calls["hset"]/10 {
+		t.Errorf("%d of %d grants were relayed", relayed, calls["hset"])
+	}
 }
 
 func TestHistoriesAreLinearisable(t *testing.T) {
 	for name, c := range map[string]struct {
-		faults bool
-		window time.Duration
-		steps  int
+		faults  bool
+		window  time.Duration
+		clients int
+		steps   int
 	}{
-		"passing":                 {false, defaultLocalHandoff, 100_000},
-		"passing, with faults":    {true, defaultLocalHandoff, 100_000},
-		"a wide window, faults":   {true, 200 * time.Millisecond, 40_000},
-		"not passing":             {false, 0, 20_000},
-		"not passing, with fault": {true, 0, 20_000},
+		"passing":                 {false, defaultLocalHandoff, 3, 100_000},
+		"passing, with faults":    {true, defaultLocalHandoff, 3, 100_000},
+		"relaying":                {false, 200 * time.Microsecond, 1, 50_000},
+		"relaying, with faults":   {true, 200 * time.Microsecond, 1, 50_000},
+		"a wide window, faults":   {true, 200 * time.Millisecond, 3, 40_000},
+		"not passing":             {false, 0, 3, 20_000},
+		"not passing, with fault": {true, 0, 3, 20_000},
 	} {
 		t.Run(name, func(t *testing.T) {
-			runHistory(t, redistest.Start(t), fullCount(c.steps), c.faults, c.window)
+			runHistory(t, redistest.Start(t), c.clients, fullCount(c.steps), c.faults, c.window)
 		})
 	}
 }

@@ -122,6 +122,7 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 	g.mu.Lock()
 	lost := b.expireLocked(now)
 	last := false
+	var next *relay
 	var ended ending
 	var err error
 	switch {
@@ -141,13 +142,15 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 		ended = b.closeLocked(h, now)
 		if last = !passed && b.holds == nil; last {
 			b.over = true
-			g.held, g.releasing, g.releaseAt = nil, true, now
+			g.held, g.releasing, g.releaseAt = nil, b, now
+			g.section = now - h.since
 			g.tried = g.hints
 			g.yielding.sent()
 			if echoes := g.c.subs.expect(g.keys.channel, g); echoes > 0 {
 				g.echoes = int8(echoes) //nolint:gosec // 2 at most
 				g.echoBy = now + echoWait
 			}
+			next = g.relayLocked(b, now)
 		}
 	}
 	renewing := b.renewing
@@ -156,7 +159,7 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 	ended.tell()
 	if last {
 		g.c.dog.remove(b)
-		err = g.giveUp(ctx, b, renewing)
+		err = g.giveUp(ctx, b, renewing, next)
 	}
 	if err == nil {
 		return nil
@@ -164,62 +167,19 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 	return h.wrap("unlock", err)
 }
 
-// passLocked hands the burst to the first waiter, in place of h, its last hold.
-// Nothing is sent: what Redis last confirmed is young enough for both.
-//
-//  1. Only between holds that the watchdog renews, of one kind: so the TTL in
-//     Redis is what the next one wants, and goes on being renewed.
-//  2. Only while Redis's last confirmation of the owner is at most the window
-//     old, and a third of the watchdog timeout of trust is left: so no section
-//     starts on an old belief, and Unlock's nil rests on that confirmation. Only
-//     for the window after the first pass, whatever was confirmed meanwhile: so
-//     others wait that long at most before the lock is released.
-//  3. Only for the first in the queue, so that passing is fair.
-//  4. Not when a message has told of a release that is not ours, until Redis was
-//     asked after it and said no; nor when the client closes.
-//  5. Not while a client of another kind takes part, Redisson say: it has one
-//     section a turn, and would get little of a lock whose other holders have many.
-func (g *gate) passLocked(h *hold, now time.Duration) bool {
-	b := h.burst
-	to := g.queue.first
-	if to == nil || b.holds != h || h.next != nil || h.err != nil || g.closed || !h.watchdog || b.doubted ||
-		g.yielding.foreign(now) {
-		return false
-	}
-	cfg := &g.c.cfg
-	if !to.want.watchdog || to.want.kind != b.kind() || now-b.answered > cfg.localHandoff || cfg.localHandoff == 0 ||
-		b.passedAt != 0 && now-b.passedAt > cfg.localHandoff ||
-		time.Duration(b.trusted.Load())-now <= cfg.watchdogTimeout/3 {
-		return false
-	}
-	token := h.token
-	if token != 0 {
-		if b.spare == 0 {
-			return false
-		}
-		b.spare--
-		token++
-	}
-	if b.passedAt == 0 {
-		b.passedAt = now
-	}
-	lease := b.holdLocked(to.want, token, never, now, to.caller)
-	// The watchdog looks each third of its timeout, and a max hold is no shorter
-	// than the whole: it will see the new hold's end in time.
-	g.deliverLocked(to, delivery{lease: lease}) // to is its caller's again
-	return true
-}
-
-// giveUp releases a burst in Redis after its last Unlock and opens the gate.
-func (g *gate) giveUp(ctx context.Context, b *burst, renewing chan struct{}) error {
+// giveUp releases a burst in Redis after its last Unlock and opens the gate, if it was
+// not relayed.
+func (g *gate) giveUp(ctx context.Context, b *burst, renewing chan struct{}, next *relay) error {
 	deadline := g.c.clock.now() + g.c.cfg.unlockTimeout
-	err := g.releaseBurst(ctx, b, deadline)
+	err := g.releaseBurst(ctx, b, deadline, next)
 	if renewing != nil {
 		g.c.clock.wait(renewing, deadline)
 	}
 	g.mu.Lock()
-	g.releasing = false
-	g.driveLocked()
+	if g.releasing == b {
+		g.releasing = nil
+		g.driveLocked()
+	}
 	g.mu.Unlock()
 	g.release()
 	return err
@@ -228,7 +188,7 @@ func (g *gate) giveUp(ctx context.Context, b *burst, renewing chan struct{}) err
 // releaseBurst removes b's owner from Redis, trying until the deadline. An
 // answer that the lock was not ours is no loss when an earlier try, sent while
 // the lease was trusted, may have been the one that removed it.
-func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duration) error {
+func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duration, next *relay) error {
 	covered := false
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
 		left := max(deadline-g.c.clock.now(), time.Millisecond)
@@ -236,10 +196,16 @@ func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duratio
 		if left >= mostOfAFlight {
 			do = g.c.runner.here(ctx)
 		}
-		got, res := g.releaseOnce(do, b)
+		var got answers
+		var res result
+		if next != nil {
+			got, res = g.relay(do, b, next)
+			next = nil // once
+		} else {
+			got, res = g.releaseOnce(do, b)
+		}
 		switch res.fate {
 		case replied:
-			g.heard(got.mine(0), got.told(0))
 			if got.mine(0) || covered {
 				return nil
 			}
@@ -447,5 +413,8 @@ func (g *gate) releaseOnce(do doer, b *burst) (answers, result) {
 	got, res := b.kind().release(do, room[:])
 	room[0] = ownedKey{}
 	g.c.rooms.Put(room)
+	if res.fate == replied {
+		g.heard(got.mine(0), got.told(0))
+	}
 	return got, res
 }

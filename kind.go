@@ -43,6 +43,10 @@ func (hashKind) release(do doer, ks []ownedKey) (answers, result) {
 	return releaseBy(do, releaseAll(releaseScript, ks), len(ks))
 }
 
+func (hashKind) relay(do doer, from, to *ownedKey, own int, before []owner) relayed {
+	return relayBy(do, relayHash(relayScript, from, own, acquireHash(to, before)))
+}
+
 func (hashKind) info(do doer, k *lockKeys) (LockInfo, result) {
 	res := do.run(infoHash(k))
 	if res.fate != replied {
@@ -80,6 +84,17 @@ func releaseBy(do doer, c call, n int) (answers, result) {
 	}
 	f, err := readRelease(res.ints, n)
 	return f, res.checked(err)
+}
+
+// relayBy runs a relay script.
+func relayBy(do doer, c call) (r relayed) {
+	if r.res = do.run(c); r.res.fate != replied {
+		return r
+	}
+	var err error
+	r.released, r.got, r.tried, err = readRelay(r.res.ints)
+	r.res = r.res.checked(err)
+	return r
 }
 
 // checked is res, unless its reply could not be read: that leaves the outcome

@@ -218,8 +218,10 @@ func WithMaxPollInterval(d time.Duration) Option {
 // confirmed the lock no longer than window ago: short sections then run at memory
 // speed, and waiters elsewhere wait at most that long for the lock to be released.
 // Nothing is passed for some time after a client of another kind, Redisson say, has
-// released the lock: it has one section a turn. 2 ms by default, at most 1 s; 0 makes
-// every Unlock release in Redis.
+// released the lock: it has one section a turn. A lock that is not passed is released,
+// and taken for the next waiter of this client in the same script when nobody else has
+// subscribed to its releases; whoever polls finds it free each 100 ms at least. 2 ms by
+// default, at most 1 s; 0 makes every Unlock release in Redis.
 func WithLocalHandoff(window time.Duration) Option {
 	return option(func(c *config) error {
 		c.localHandoff = window

@@ -30,6 +30,8 @@ var (
 	renewStringSource string
 	//go:embed lua/release_string.lua
 	releaseStringSource string
+	//go:embed lua/relay.lua
+	relaySource string
 
 	acquireScript       = newScript(acquireSource)
 	renewScript         = newScript(renewSource)
@@ -39,6 +41,8 @@ var (
 	acquireStringScript = newScript(acquireStringSource)
 	renewStringScript   = newScript(renewStringSource)
 	releaseStringScript = newScript(releaseStringSource)
+	relayScript         = newRelayScript(acquireSource)
+	relayFencedScript   = newRelayScript(acquireFencedSource)
 )
 
 // script is a Lua program and the name Redis gives it.
@@ -51,6 +55,16 @@ type script struct {
 func newScript(source string) *script {
 	sum := sha1.Sum([]byte(source)) //nolint:gosec // as above
 	return &script{source: source, sha: hex.EncodeToString(sum[:])}
+}
+
+// newRelayScript is relay.lua with the scripts that it calls.
+func newRelayScript(acquire string) *script {
+	return newScript(luaFunction("acquire", acquire) + luaFunction("release", releaseSource) + relaySource)
+}
+
+// luaFunction is a script as a function of another.
+func luaFunction(name, source string) string {
+	return "local function " + name + "(KEYS, ARGV)\n" + source + "end\n"
 }
 
 // call is what leaves at once: one run of a script, or a few plain commands in
@@ -300,6 +314,34 @@ func releaseAll(s *script, ks []ownedKey) call {
 		c.put(tell)
 	}
 	return c
+}
+
+// relayHash passes a lock on from one owner to next, whose acquire is this call. own is
+// how many of the channel's subscriptions are the client's.
+func relayHash(s *script, leaving *ownedKey, own int, acquire call) call {
+	args := acquire.params()
+	c := call{script: s, nkeys: acquire.nkeys, long: make([]any, 0, len(args)+4)}
+	c.long = append(c.long, args[:acquire.nkeys]...)
+	tell := leaving.keys.tell
+	if tell == nil {
+		tell = ""
+	}
+	c.long = append(c.long, leaving.owner, leaving.keys.channelArg, tell, own)
+	c.long = append(c.long, args[acquire.nkeys:]...)
+	return c
+}
+
+// readRelay reads the answer of a relay script: tried says that it took the lock for
+// the next owner, or found that it could not.
+func readRelay(r []int64) (a answers, g grant, tried bool, err error) {
+	if len(r) < 2 {
+		return nil, grant{}, false, badReply(r)
+	}
+	if a, err = readRelease(r[:2], 1); err != nil || len(r) == 2 {
+		return a, grant{}, false, err
+	}
+	g, err = readAcquire(r[2:])
+	return a, g, true, err
 }
 
 // keysCall is a call for the keys of many locks.

@@ -60,7 +60,12 @@ func (p *passLog) wait(t testing.TB, n int, lock lockOfKind, section time.Durati
 
 // acquireRuns matches the runs of the scripts that acquire a hash.
 func acquireRuns(c redistest.Command) bool {
-	return redistest.Runs(acquireSource)(c) || redistest.Runs(acquireFencedSource)(c)
+	return redistest.Runs(acquireSource)(c) || redistest.Runs(acquireFencedSource)(c) || relayRuns(c)
+}
+
+// relayRuns matches the runs of the scripts that release a hash and acquire it again.
+func relayRuns(c redistest.Command) bool {
+	return redistest.Runs(relayScript.source)(c) || redistest.Runs(relayFencedScript.source)(c)
 }
 
 func TestNoSectionStartsLaterThanTheWindowAfterRedisConfirmedTheLock(t *testing.T) {

@@ -56,7 +56,7 @@ func (g *gate) join(w *waiter, now time.Duration, ends bool) (d delivery, answer
 	} else if g.attempt != nil {
 		w.from = g.attempt.n
 	}
-	if (ends || w.once) && g.held == nil && !g.releasing {
+	if (ends || w.once) && g.held == nil && g.releasing == nil {
 		// It may have to answer "busy", which only Redis can say.
 		g.want = max(g.want, w.from)
 	}
@@ -67,7 +67,7 @@ func (g *gate) join(w *waiter, now time.Duration, ends bool) (d delivery, answer
 		g.subscribeLocked()
 		return delivery{}, false, false
 	}
-	if w.here && !g.driving && !g.releasing && g.yielding.until() <= now {
+	if w.here && !g.driving && g.releasing == nil && g.yielding.until() <= now {
 		g.startLocked()
 		return delivery{}, false, true
 	}
@@ -109,7 +109,7 @@ func (g *gate) whyLocked(w *waiter, now time.Duration) error {
 		return g.busyLocked(w, now)
 	case a != nil && a.n >= w.from && now-a.sentAt >= attemptTimeout:
 		return unavailable(&noAnswerError{now - a.sentAt})
-	case g.releasing && now-g.releaseAt >= attemptTimeout:
+	case g.releasing != nil && now-g.releaseAt >= attemptTimeout:
 		return unavailable(&noAnswerError{now - g.releaseAt})
 	case g.last.n >= w.from && g.last.err != nil:
 		return g.last.err

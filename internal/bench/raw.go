@@ -20,7 +20,7 @@ var (
 )
 
 // scriptCommands are those of the library's scripts.
-var scriptCommands = []string{"hdel", "hlen", "hset", "hexists", "pttl", "pexpire", "publish", "get", "set", "time"}
+var scriptCommands = []string{"hdel", "hlen", "hset", "hexists", "pttl", "pexpire", "publish", "get", "set", "time", "pubsub|numsub"}
 
 // rawAdapter is what a lock costs in Redis and nothing else: it has no waiting.
 func rawAdapter() adapter {

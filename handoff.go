@@ -1,0 +1,151 @@
+package watchlock
+
+import "time"
+
+// This file is how an Unlock gives a burst on to the next waiter here: passed in
+// memory, or relayed in the script that releases.
+
+const (
+	lookMost  = 10                     // windows that a section may take, to be worth a look ahead
+	relayMost = 100 * time.Millisecond // of relays, until the lock is released once for all to see
+)
+
+// passLocked hands the burst to the first waiter, in place of h, its last hold.
+// Nothing is sent: what Redis last confirmed is young enough for both.
+//
+//  1. Only between holds that the watchdog renews, of one kind: so the TTL in
+//     Redis is what the next one wants, and goes on being renewed.
+//  2. Only while Redis's last confirmation of the owner is at most the window
+//     old, and a third of the watchdog timeout of trust is left: so no section
+//     starts on an old belief, and Unlock's nil rests on that confirmation. Only
+//     for the window after the first pass, whatever was confirmed meanwhile: so
+//     others wait that long at most before the lock is released.
+//  3. Only for the first in the queue, so that passing is fair.
+//  4. Not when a message has told of a release that is not ours, until Redis was
+//     asked after it and said no; nor when the client closes.
+//  5. Not while a client of another kind takes part, Redisson say: it has one
+//     section a turn, and would get little of a lock whose other holders have many.
+func (g *gate) passLocked(h *hold, now time.Duration) bool {
+	b := h.burst
+	to := g.queue.first
+	if to == nil || b.holds != h || h.next != nil || h.err != nil || g.closed || !h.watchdog || b.doubted ||
+		g.yielding.foreign(now) {
+		return false
+	}
+	cfg := &g.c.cfg
+	if !to.want.watchdog || to.want.kind != b.kind() || now-b.answered > cfg.localHandoff || cfg.localHandoff == 0 ||
+		b.passedAt != 0 && now-b.passedAt > cfg.localHandoff ||
+		time.Duration(b.trusted.Load())-now <= cfg.watchdogTimeout/3 {
+		return false
+	}
+	token := h.token
+	if token != 0 {
+		if b.spare == 0 {
+			return false
+		}
+		b.spare--
+		token++
+	}
+	if b.passedAt == 0 {
+		b.passedAt = now
+	}
+	lease := b.holdLocked(to.want, token, never, now, to.caller)
+	// The watchdog looks each third of its timeout, and a max hold is no shorter
+	// than the whole: it will see the new hold's end in time.
+	g.deliverLocked(to, delivery{lease: lease}) // to is its caller's again
+	return true
+}
+
+// lookAheadLocked has Redis confirm a burst, granted at the instant now, shortly before
+// its section ends, if that takes as long as the one before: so it can be passed in
+// memory though it is longer than the window.
+func (b *burst) lookAheadLocked(now time.Duration) {
+	window, section := b.gate.c.cfg.localHandoff, b.gate.section
+	if section > window && section <= lookMost*window {
+		b.verifyAt = min(b.verifyAt, now+section-window*3/4)
+	}
+}
+
+// relayer is a kind whose locks can be relayed.
+type relayer interface {
+	// relay releases from, and takes the lock for to as acquire does if nobody else
+	// has subscribed to its releases: the client has own subscriptions itself.
+	relay(do doer, from, to *ownedKey, own int, before []owner) relayed
+}
+
+// relayed is what came of a relay.
+type relayed struct {
+	released answers // that to the release
+	got      grant   // that to the acquire, if it was tried
+	tried    bool
+	res      result // of both
+}
+
+// relay is an attempt that an Unlock makes for the first waiter here, in the script
+// that releases: one round trip instead of two, and no instant at which the lock is free.
+//
+//  1. The attempt is one like any other: an owner of its own, trust from before the
+//     script was sent, and the driver's place is the Unlock's for as long. If the script
+//     has no reply both owners are orphans, whichever of the two has the lock.
+//  2. Nobody who has subscribed is passed over: the script looks, at the instant of the
+//     release, and if anybody but this client hears it, releases and tries nothing.
+//  3. Others may wait unseen: they poll, or their subscription is at another node. So
+//     there is a release after relayMost of relays, and they have a chance that often.
+//  4. The gate opens again with the grant: until then it is releasing, and nobody else
+//     tries. What the script did not try goes on as after any release.
+type relay struct {
+	kind   relayer
+	first  *waiter
+	a      *attempt
+	before []owner
+}
+
+// relayLocked begins a relay of b at the instant now, if somebody waits for what b was.
+// Where a release is told to more than one node, or the client passes nothing on, there
+// is none.
+func (g *gate) relayLocked(b *burst, now time.Duration) *relay {
+	w := g.queue.first
+	kind, able := b.kind().(relayer)
+	if w == nil || !able || g.driving || g.closed || b.doubted || g.c.cfg.localHandoff == 0 ||
+		w.want.kind != b.kind() || g.yielding.foreign(now) ||
+		g.keys.tell != nil && g.keys.tell != ChannelsSharded.String() || g.relaying != 0 && now-g.relaying > relayMost {
+		g.relaying = 0
+		return nil
+	}
+	if g.relaying == 0 {
+		g.relaying = now
+	}
+	g.startLocked()
+	a := g.c.newAttempt()
+	return &relay{kind, w, a, g.beginLocked(w, a)}
+}
+
+// relay makes the attempt in the place of b's release.
+func (g *gate) relay(do doer, b *burst, n *relay) (answers, result) {
+	_, own := g.c.subs.hears(g.keys.channel)
+	leaving := b.owned()
+	n.a.room[0] = n.a.owned()
+	r := n.kind.relay(do, &leaving, &n.a.room[0], own, n.before)
+	if r.res.fate == replied {
+		g.heard(r.released.mine(0), r.released.told(0))
+	}
+	g.mu.Lock()
+	switch {
+	case r.res.fate == replied && r.tried:
+		if _, again := g.settleLocked(n.first, n.a, r.got, r.res); again {
+			g.stopDrivingLocked() // giveUp has somebody go on
+		}
+		if g.held != nil {
+			g.releasing = nil
+		}
+	default:
+		if r.res.fate == unknown {
+			g.c.orphans.add(n.a.want.kind, n.a.owned(), false)
+		}
+		g.attempt, g.relaying = nil, 0
+		g.stopDrivingLocked()
+	}
+	g.mu.Unlock()
+	g.c.reuseAttempt(n.a)
+	return r.released, r.res
+}

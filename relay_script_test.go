@@ -1,0 +1,144 @@
+package watchlock
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-8c25f305/watchlock/internal/redistest"
+)
+
+const relayNext = "next:1" // the owner that a lock is relayed to
+
+// relayCall relays the lock of k from me to relayNext, for a client that has own
+// subscriptions.
+func relayCall(k lockKeys, own int, before ...owner) call {
+	from, to := ownedBy(k, me, 0), ownedBy(k, relayNext, scriptLease)
+	if k.token != "" {
+		return relayHash(relayFencedScript, &from, own, acquireFenced(&to, before))
+	}
+	return relayHash(relayScript, &from, own, acquireHash(&to, before))
+}
+
+func TestARelayHandsTheLockOnWhenOnlyItsClientHearsOfIt(t *testing.T) {
+	onScriptServers(t, func(t *testing.T, b scriptBench) {
+		for own := range 2 {
+			b.do("FLUSHALL")
+			k := lockKeys{key: "a", channel: "news:{a}"}
+			var ear *redis.PubSub
+			if own > 0 {
+				ear, _ = b.ears(k.channel)
+			}
+			b.hash("a", time.Minute, me)
+			reply, err := b.run(b.rdb, relayCall(k, own))
+			b.answers(reply, err, []any{1, 0, 1})
+			b.holds("a", scriptLease, relayNext)
+			if own > 0 {
+				b.do("PUBLISH", k.channel, "after")
+				b.gets(ear, k.channel+" after") // and nothing before
+			}
+			b.only("a")
+		}
+	})
+}
+
+func TestARelayReleasesAndTellsWhenAnybodyElseHearsOfIt(t *testing.T) {
+	onScriptServers(t, func(t *testing.T, b scriptBench) {
+		k := lockKeys{key: "a", channel: "news:{a}"}
+		ear, sharded := b.ears(k.channel)
+		for _, c := range []struct {
+			mode any
+			ear  *redis.PubSub
+		}{{nil, ear}, {"sharded", sharded}} {
+			if c.ear == nil {
+				continue
+			}
+			k.tell = c.mode
+			b.hash("a", time.Minute, me)
+			reply, err := b.run(b.rdb, relayCall(k, 0))
+			b.answers(reply, err, []any{1, 1})
+			b.gets(c.ear, k.channel+" 0")
+			b.gets(c.ear, k.channel+" 2")
+			b.only()
+			b.hash("a", time.Minute, me)
+			reply, err = b.run(b.rdb, relayCall(k, 1))
+			b.answers(reply, err, []any{1, 0, 1})
+			b.do("FLUSHALL")
+		}
+	})
+}
+
+func TestARelayTouchesNothingThatIsNotItsOwners(t *testing.T) {
+	onScriptServers(t, func(t *testing.T, b scriptBench) {
+		k := lockKeys{key: "a", channel: "news:{a}"}
+		reply, err := b.run(b.rdb, relayCall(k, 0))
+		b.answers(reply, err, []any{0, 0})
+		b.only()
+		b.hash("a", time.Minute, "stranger:1")
+		reply, err = b.run(b.rdb, relayCall(k, 0))
+		b.answers(reply, err, []any{0, 0})
+		b.holds("a", time.Minute, "stranger:1")
+		// A field of somebody else beside ours: that is no lock of this client.
+		b.hash("a", time.Minute, me)
+		reply, err = b.run(b.rdb, relayCall(k, 0))
+		b.answers(reply, err, []any{1, 0, 0, time.Minute})
+		b.holds("a", time.Minute, "stranger:1")
+		b.do("FLUSHALL")
+		b.text("a", me, time.Minute)
+		reply, err = b.run(b.rdb, relayCall(k, 0))
+		b.answers(reply, err, []any{0, 0})
+		b.do("FLUSHALL")
+		b.hash("a", time.Minute, me, "earlier:1")
+		reply, err = b.run(b.rdb, relayCall(k, 0, "earlier:1"))
+		b.answers(reply, err, []any{1, 0, 1})
+		b.holds("a", scriptLease, relayNext)
+	})
+}
+
+func TestARelayOfAFencedLockTakesATokenAndReservesMore(t *testing.T) {
+	onScriptServers(t, func(t *testing.T, b scriptBench) {
+		k := lockKeys{key: "a", channel: "news:{a}", token: counterOf("a")}
+		first := b.fencedGrant("a", 0, 0)
+		b.do("DEL", "a")
+		b.hash("a", time.Minute, me)
+		reply, err := b.run(b.rdb, relayCall(k, 0))
+		a, g, tried, readErr := readRelay(integers(reply))
+		if err != nil || readErr != nil || !tried || !a.mine(0) || a.told(0) != 0 || !g.taken || g.token <= first.last {
+			t.Errorf("%v, %v, %v after a token of %d", reply, err, readErr, first.last)
+		}
+		b.holds("a", scriptLease, relayNext)
+		// A counter that is none: the lock is free, and the next try will say why.
+		b.do("SET", counterOf("a"), "many")
+		b.do("DEL", "a")
+		b.hash("a", time.Minute, me)
+		reply, err = b.run(b.rdb, relayCall(k, 0))
+		b.answers(reply, err, []any{1, 0})
+		b.only(counterOf("a"))
+	})
+}
+
+func TestARelayNeedsNoRightsAndNoMemoryThatAReleaseDoesNot(t *testing.T) {
+	redistest.OnEachFamily(t, func(t *testing.T, s *redistest.Server) {
+		b := scriptBench{t, s.Client(), nil, s}
+		k := lockKeys{key: "a", channel: "news:{a}"}
+		b.hash("a", time.Minute, me)
+		reply, err := b.run(b.user("-pubsub"), relayCall(k, 0))
+		b.answers(reply, err, []any{1, 0})
+		b.only()
+		b.hash("a", time.Minute, me)
+		s.Config("maxmemory", "1")
+		reply, err = b.run(b.rdb, relayCall(k, 0))
+		s.Config("maxmemory", "0")
+		b.answers(reply, err, []any{1, 0, 1}) // what it takes it has freed
+		b.holds("a", scriptLease, relayNext)
+	})
+}
+
+func TestAnAnswerToARelayThatIsNoneIsRefused(t *testing.T) {
+	for _, bad := range [][]int64{nil, {1}, {2, 0}, {1, 0, 2}, {1, 0, 1, 5}, {1, 0, 0}, {1, 0, 1, 5, 4}} {
+		if _, _, _, err := readRelay(bad); err == nil {
+			t.Errorf("%v was read", bad)
+		}
+	}
+}
