@@ -34,7 +34,7 @@ func (g *gate) passLocked(h *hold, now time.Duration) bool {
 	}
 	cfg := &g.c.cfg
 	if !to.want.watchdog || to.want.kind != b.kind() || now-b.answered > cfg.localHandoff || cfg.localHandoff == 0 ||
-		b.passedAt != 0 && now-b.passedAt > cfg.localHandoff ||
+		b.passedAt != 0 && now-b.passedAt > g.yielding.share(cfg.localHandoff) ||
 		time.Duration(b.trusted.Load())-now <= cfg.watchdogTimeout/3 {
 		return false
 	}

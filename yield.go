@@ -12,6 +12,7 @@ const (
 	foreignFor  = 50 * time.Millisecond // for how long such a client is taken to take part
 	absentTries = 3                     // in which somebody did not come, to take it for absent
 	mostTurns   = 1000
+	leastShare  = 4 // of a window, that a burst may be passed for
 )
 
 // yielding is how a gate lets other clients go first after a release of ours that
@@ -32,6 +33,7 @@ type yielding struct {
 	absentTo  time.Duration // until when absent counts
 	foreignTo time.Duration // until when a client of another kind is taken to take part
 	since     time.Duration // when the oldest of those unclaimed was heard
+	others    int16         // that heard our newest release
 	turns     int16         // releases to hear before to
 	early     int16         // releases heard since ours was sent
 	missed    int16         // turns that had passed in silence, when the attempt began
@@ -58,6 +60,15 @@ func (y *yielding) until() time.Duration {
 	return y.to
 }
 
+// share is for how long a burst may be passed, of a window: with more than one other to
+// go round to, less, so that nobody waits long for its turn.
+func (y *yielding) share(window time.Duration) time.Duration {
+	if y == nil || y.others < 2 {
+		return window
+	}
+	return max(window/time.Duration(1+y.others), window/leastShare)
+}
+
 // sent says that a release of ours leaves.
 func (y *yielding) sent() {
 	if y != nil {
@@ -71,7 +82,7 @@ func (y *yielding) begin(others int16, now time.Duration) {
 	if now < y.absentTo {
 		others = max(1, others-y.absent)
 	}
-	y.listened = false
+	y.listened, y.others = false, others
 	if others -= y.early; others <= 0 {
 		y.stop()
 		return
@@ -105,6 +116,9 @@ func (y *yielding) heard(now time.Duration, claims bool) {
 func (y *yielding) pause(now time.Duration) time.Duration {
 	if now < y.foreignTo {
 		return slowPause + jitter(yieldJitter)
+	}
+	if y.others >= 2 {
+		return yieldPause/2 + jitter(yieldJitter/2) // a share of a window, and its start
 	}
 	return yieldPause + jitter(yieldJitter)
 }
@@ -176,8 +190,11 @@ func (g *gate) heard(freed bool, told int) {
 	if told == 0 && (!freed || counted == echoes) {
 		g.echoBy = 0 // nothing comes back
 	}
-	if freed && told > counted {
+	switch {
+	case freed && told > counted:
 		g.othersLocked().begin(int16(min(told-counted, mostTurns)), g.c.clock.now()) //nolint:gosec // it fits
+	case freed && g.yielding != nil:
+		g.yielding.others = 0
 	}
 }
 

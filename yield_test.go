@@ -88,6 +88,30 @@ func TestClientsThatAllWaitGoRound(t *testing.T) {
 	})
 }
 
+func TestABurstIsTheShorterTheMoreWaitForTheirTurn(t *testing.T) {
+	const section, window = 100 * time.Microsecond, 2 * time.Millisecond
+	for number, share := range map[int]time.Duration{2: window, 3: window / 3, 4: window / 4, 6: window / 4} {
+		inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+			var clients []*Client
+			for range number {
+				clients = append(clients, virtualClient(t, v, WithLocalHandoff(window)))
+			}
+			list := crowdOfClients(t, clients, 20, section, 200*time.Millisecond)
+			list = list[4*number : len(list)-number]
+			if len(list) < 10 {
+				t.Fatalf("only %d bursts", len(list))
+			}
+			for n, s := range list {
+				// It may be passed once more at the end of its share, and the first pass comes
+				// after a section.
+				if took := s.to.Sub(s.from); took > share+2*section || took < share {
+					t.Errorf("of %d clients, burst %d took %v, want %v", number, n, took, share)
+				}
+			}
+		})
+	}
+}
+
 // deafSubscriber is told of releases and never asks for the lock.
 func deafSubscriber(t *testing.T, v *redistest.Virtual) {
 	t.Helper()
