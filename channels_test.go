@@ -259,7 +259,7 @@ func TestOwnMessagesOnBothChannelsAreNobodyElses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer g.release()
+		defer g.unref()
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if g.yielding.until() != 0 {

@@ -22,7 +22,6 @@ import (
 type Client struct {
 	// immutable
 	id       string
-	rdb      redis.UniversalClient // the caller's
 	cfg      config
 	clock    *clock
 	runner   *runner
@@ -85,7 +84,6 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 	}
 	c := &Client{
 		id:       uuid.NewString(),
-		rdb:      rdb,
 		cfg:      cfg,
 		clock:    newClock(boot),
 		runner:   run,
@@ -228,7 +226,7 @@ func (c *Client) gate(keys *lockKeys) (*gate, error) {
 		g = &gate{c: c, keys: keys}
 		gates[keys.key] = g
 	}
-	g.retain() // it cannot be dead: gates die under mu, and leave the map
+	g.ref() // it cannot be dead: gates die under mu, and leave the map
 	return g, nil
 }
 

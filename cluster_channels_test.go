@@ -127,7 +127,7 @@ func hintsOf(t testing.TB, m *Mutex) uint64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer g.release()
+	defer g.unref()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.hints

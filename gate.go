@@ -74,8 +74,8 @@ type gate struct {
 // gateDead is the count of references of a gate that is forgotten.
 const gateDead = math.MinInt64 / 2
 
-// retain adds a reference, unless the gate is dead.
-func (g *gate) retain() bool {
+// ref adds a reference, unless the gate is dead.
+func (g *gate) ref() bool {
 	for {
 		n := g.refs.Load()
 		if n < 0 {
@@ -87,8 +87,8 @@ func (g *gate) retain() bool {
 	}
 }
 
-// release drops a reference.
-func (g *gate) release() {
+// unref drops a reference.
+func (g *gate) unref() {
 	if g.refs.Add(-1) == 0 && g.c.closed.Load() {
 		g.c.checkIdle()
 	}
@@ -162,7 +162,7 @@ func (g *gate) driveLocked() {
 // startLocked makes the caller the driver.
 func (g *gate) startLocked() {
 	g.driving = true
-	g.retain()
+	g.ref()
 }
 
 // spawnLocked has a goroutine of its own go on with driving.
@@ -190,7 +190,7 @@ func (g *gate) stopDrivingLocked() {
 	if g.queue.n == 0 {
 		g.unsubscribeLocked()
 	}
-	g.release()
+	g.unref()
 }
 
 // drive makes attempts until the lock is granted or nobody waits.
@@ -377,7 +377,7 @@ func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res result, now t
 	b.raise(trusted)
 	g.held = b
 	g.yielding.granted(now)
-	g.retain()
+	g.ref()
 	lease := b.holdLocked(to.want, got.token, trusted, now, to.caller)
 	if to.want.watchdog {
 		b.due = res.sentAt + g.c.cfg.watchdogTimeout/3
@@ -436,5 +436,5 @@ func (g *gate) freeLocked(b *burst) {
 	g.held = nil
 	g.c.dog.remove(b)
 	g.driveLocked()
-	g.release()
+	g.unref()
 }

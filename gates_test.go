@@ -240,7 +240,7 @@ func gateQueue(t *testing.T, m *Mutex, n int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer g.release()
+		defer g.unref()
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		return g.queue.n == n

@@ -181,7 +181,7 @@ func (g *gate) giveUp(ctx context.Context, b *burst, renewing chan struct{}, nex
 		g.driveLocked()
 	}
 	g.mu.Unlock()
-	g.release()
+	g.unref()
 	return err
 }
 
@@ -364,7 +364,7 @@ func (g *gate) abandon() bool {
 	}
 	b.over, g.held = true, nil
 	g.c.dog.remove(b)
-	g.release()
+	g.unref()
 	return true
 }
 

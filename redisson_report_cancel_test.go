@@ -137,7 +137,7 @@ var cancelPoints = []cancelPoint{
 		c.wire.On(acquires(), redistest.CallReply(cancel))
 	}, true},
 	{"between EVALSHA and EVAL", func(t *testing.T, c *cancelTest, cancel func()) {
-		if err := c.other.rdb.ScriptFlush(context.Background()).Err(); err != nil {
+		if err := poolOf(c.other).ScriptFlush(context.Background()).Err(); err != nil {
 			t.Fatal(err)
 		}
 		c.wire.On(redistest.Is("EVAL"), redistest.All(redistest.Call(cancel), redistest.HoldRequest(c.release)))

@@ -50,6 +50,9 @@ func checkNextEnters(t testing.TB, m *Mutex) {
 	mustUnlock(t, l)
 }
 
+// poolOf is the caller's client, as far as its pool goes.
+func poolOf(c *Client) redis.UniversalClient { return c.runner.main.(redis.UniversalClient) }
+
 // closeAll closes the clients and their pools.
 func closeAll(t testing.TB, clients []*Client) {
 	t.Helper()
@@ -59,7 +62,7 @@ func closeAll(t testing.TB, clients []*Client) {
 		}
 	}
 	for _, c := range clients {
-		_ = c.rdb.Close() // two may share one
+		_ = poolOf(c).Close() // two may share one
 	}
 }
 

@@ -138,7 +138,7 @@ func (m *Mutex) lock(ctx context.Context, op string, wait time.Duration, opts []
 	if err != nil {
 		return nil, m.wrap(op, err)
 	}
-	defer g.release()
+	defer g.unref()
 	l, err := g.lock(ctx, op, wait, w, caller)
 	return l, m.wrap(op, err)
 }
@@ -166,7 +166,7 @@ func (m *Mutex) gate() (*gate, error) {
 	if m.c.closed.Load() {
 		return nil, ErrClosed
 	}
-	if g := m.last.Load(); g != nil && g.retain() {
+	if g := m.last.Load(); g != nil && g.ref() {
 		return g, nil
 	}
 	g, err := m.c.gate(&m.keys)
@@ -218,7 +218,7 @@ func (m *Mutex) info(ctx context.Context) (LockInfo, error) {
 	if err != nil {
 		return LockInfo{}, err
 	}
-	defer g.release()
+	defer g.unref()
 	info, res := m.kind.info(m.c.runner.on(ctx, attemptTimeout, ctx.Done()), &m.keys)
 	if err := ctxError(ctx); err != nil {
 		return LockInfo{}, err
@@ -256,7 +256,7 @@ func (m *Mutex) forceUnlock(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer g.release()
+	defer g.unref()
 	return g.force(ctx, m.kind, &m.keys, info.Owner)
 }
 

@@ -63,7 +63,7 @@ func TestAStringReleaseOfALostLockYieldsToNobody(t *testing.T) {
 	g.mu.Lock()
 	turns := g.othersLocked().turns
 	g.mu.Unlock()
-	g.release()
+	g.unref()
 	if turns != 0 {
 		t.Errorf("%d turns are given after a release of nothing", turns)
 	}

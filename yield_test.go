@@ -431,7 +431,7 @@ func TestOurOwnClaimIsNotThatOfAForeignRelease(t *testing.T) {
 		g.mu.Lock()
 		foreign := g.yielding.foreign(c.clock.now())
 		g.mu.Unlock()
-		g.release()
+		g.unref()
 		if !foreign {
 			t.Error("a release that nobody claimed, 20 ms ago, is not known to be of a client of another kind")
 		}
@@ -457,7 +457,7 @@ func TestATurnThatWasTakenUnheardIsNoAbsence(t *testing.T) {
 		g.mu.Lock()
 		absent := g.yielding.tries > 0
 		g.mu.Unlock()
-		g.release()
+		g.unref()
 		if absent {
 			t.Error("the other had its turn, and is taken to be absent")
 		}
