@@ -42,6 +42,8 @@ type burst struct {
 	alone    bool          // renew in a script of its own: company failed
 	failing  bool          // the newest renewal failed
 	doubted  bool          // a message told of a release that may be ours
+	ahead    bool          // verifyAt is a look ahead
+	looking  bool          // renewing is a look ahead, for which nobody waits
 	doubtAt  time.Duration // when; an answer to a later question clears it
 
 	entry entry // guarded by watchdog.mu

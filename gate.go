@@ -386,7 +386,7 @@ func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res result, now t
 		b.verifyLocked(now)
 	}
 	if to.want.watchdog && g.queue.n > 1 {
-		b.lookAheadLocked(now)
+		b.lookAheadLocked(now, res.took)
 	}
 	g.c.dog.add(b, b.nextLocked(), to.want.watchdog)
 	g.deliverLocked(to, delivery{lease: lease})

@@ -56,13 +56,14 @@ func (g *gate) passLocked(h *hold, now time.Duration) bool {
 	return true
 }
 
-// lookAheadLocked has Redis confirm a burst, granted at the instant now, shortly before
-// its section ends, if that takes as long as the one before: so it can be passed in
-// memory though it is longer than the window.
-func (b *burst) lookAheadLocked(now time.Duration) {
+// lookAheadLocked has Redis confirm a burst, granted at the instant now in a round trip
+// of trip, shortly before its section ends, if that takes as long as the one before: so
+// it can be passed in memory though it is longer than the window. It only looks: no TTL
+// is changed, and Unlock need not wait for the answer.
+func (b *burst) lookAheadLocked(now, trip time.Duration) {
 	window, section := b.gate.c.cfg.localHandoff, b.gate.section
-	if section > window && section <= lookMost*window {
-		b.verifyAt = min(b.verifyAt, now+section-window*3/4)
+	if section > window+trip && section <= lookMost*window {
+		b.verifyAt, b.ahead = min(b.verifyAt, now+section-window*3/4-trip), true
 	}
 }
 

@@ -47,6 +47,9 @@ func (g *gate) hint(h hint) {
 			b.verifyAt = min(b.verifyAt, now+verifyGap)
 			next = b.nextLocked()
 		}
+		if g.releasing != nil && g.attempt != nil {
+			g.attempt.doubted = true // a relay, which has no message if it is granted
+		}
 	case b != nil && (message || now-b.answered > confirmedAge):
 		next = b.verifyLocked(max(now, b.verified+verifyGap))
 	case message && g.attempt != nil:

@@ -154,6 +154,9 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 		}
 	}
 	renewing := b.renewing
+	if b.looking {
+		renewing = nil
+	}
 	g.mu.Unlock()
 	tellAll(lost)
 	ended.tell()
@@ -172,15 +175,15 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 func (g *gate) giveUp(ctx context.Context, b *burst, renewing chan struct{}, next *relay) error {
 	deadline := g.c.clock.now() + g.c.cfg.unlockTimeout
 	err := g.releaseBurst(ctx, b, deadline, next)
-	if renewing != nil {
-		g.c.clock.wait(renewing, deadline)
-	}
 	g.mu.Lock()
 	if g.releasing == b {
 		g.releasing = nil
 		g.driveLocked()
 	}
 	g.mu.Unlock()
+	if renewing != nil {
+		g.c.clock.wait(renewing, deadline)
+	}
 	g.unref()
 	return err
 }

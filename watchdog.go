@@ -246,8 +246,12 @@ func (d *watchdog) look(b *burst, now time.Duration) (r renewal, next time.Durat
 		owned.lease = max(owned.lease, (left+margin(left)).Truncate(time.Millisecond)+time.Millisecond)
 	}
 	if b.renewing == nil && (b.verifyAt <= now || b.due <= now+d.early()) {
-		b.verifyAt, b.verified = never, now
+		b.looking = b.ahead && !b.doubted && b.due > now+d.early()
+		b.verifyAt, b.verified, b.ahead = never, now, false
 		b.renewing = make(chan struct{})
+		if b.looking {
+			owned.lease = 0
+		}
 		for b.due <= now+d.early() {
 			b.due += d.interval()
 		}

@@ -117,9 +117,6 @@ func (y *yielding) pause(now time.Duration) time.Duration {
 	if now < y.foreignTo {
 		return slowPause + jitter(yieldJitter)
 	}
-	if y.others >= 2 {
-		return yieldPause/2 + jitter(yieldJitter/2) // a share of a window, and its start
-	}
 	return yieldPause + jitter(yieldJitter)
 }
 

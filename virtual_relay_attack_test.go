@@ -1,0 +1,142 @@
+package watchlock
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/redistest"
+)
+
+// A lock that is forced elsewhere while the answer to its relay is on its way: the
+// message of that comes before the answer. It is not the echo of a release of ours,
+// since a relay publishes nothing.
+func TestALockForcedElsewhereDuringItsRelayIsAskedAboutAtOnce(t *testing.T) {
+	for name, window := range map[string]time.Duration{"relayed": 500 * time.Microsecond, "released": 0} {
+		t.Run(name, func(t *testing.T) {
+			relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) {
+				a, w := relayClient(t, v, WithLocalHandoff(window))
+				b, _ := relayClient(t, v)
+				grant := redistest.Match(relayRuns)
+				if window == 0 {
+					grant = redistest.Match(acquireRuns)
+				}
+				first, err := lockNamed(a, kind, "k")(context.Background())
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := make(chan *Lease, 1)
+				go func() {
+					l, err := lockNamed(a, kind, "k")(context.Background())
+					if err != nil {
+						t.Error(err)
+					}
+					got <- l
+				}()
+				synctest.Wait()
+				time.Sleep(5 * time.Second)
+				held := make(chan struct{})
+				rule := w.On(grant, redistest.HoldReply(held))
+				unlocked := make(chan error, 1)
+				go func() { unlocked <- first.Unlock(context.Background()) }()
+				time.Sleep(10 * time.Millisecond) // the grant has run and has no answer yet
+				if rule.Hits() != 1 {
+					t.Fatal("no grant is on its way")
+				}
+				if err := b.NewMutex("k").ForceUnlock(context.Background()); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait() // the message is here
+				close(held)
+				l := <-got
+				if err := <-unlocked; err != nil {
+					t.Error(err)
+				}
+				time.Sleep(200 * time.Millisecond)
+				// It may have noticed before it told the caller, and taken the lock again.
+				if owner, _ := v.Mini().HKeys("k"); l.Err() == nil && (len(owner) != 1 || owner[0] != l.hold.burst.owner) {
+					t.Errorf("200ms later the holder trusts a lock that was forced; the owner is %v", owner)
+				}
+				_ = l.Unlock(context.Background())
+			})
+		})
+	}
+}
+
+// An answer to a look ahead that is slow must not hold the lock or its Unlock back.
+func TestAnUnlockDoesNotWaitForALookAhead(t *testing.T) {
+	const slow, section = 300 * time.Millisecond, 5 * time.Millisecond
+	relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) {
+		c, w := relayClient(t, v)
+		w.On(redistest.Runs(renewSource), redistest.DelayReply(slow)).Times(0)
+		var longest time.Duration
+		var p passLog
+		for range 12 {
+			p.all.Go(func() {
+				l, err := lockNamed(c, kind, "k")(context.Background())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(section)
+				from := time.Now()
+				mustUnlock(t, l)
+				longest = max(longest, time.Since(from))
+			})
+		}
+		start := time.Now()
+		p.all.Wait()
+		if longest > 50*time.Millisecond {
+			t.Errorf("an Unlock took %v; all took %v", longest, time.Since(start))
+		}
+	})
+}
+
+// Where a round trip takes longer than what is left of the section, a look ahead never
+// comes in time, and asks for nothing.
+func TestNobodyLooksAheadWhoHearsTheAnswerTooLate(t *testing.T) {
+	const trip, section, waiters = 3 * time.Millisecond, 5 * time.Millisecond, 60
+	relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) {
+		c, w := relayClient(t, v)
+		w.On(redistest.Any, redistest.All(redistest.Delay(trip/2), redistest.DelayReply(trip/2))).Times(0)
+		var p passLog
+		for n := range waiters {
+			p.wait(t, n, lockNamed(c, kind, "k"), section)
+		}
+		p.all.Wait()
+		bursts := map[*burst]bool{}
+		for _, s := range p.sections() {
+			bursts[s.burst] = true
+		}
+		if looks := v.CountIf(redistest.Runs(renewSource)); looks > waiters/4 {
+			t.Errorf("%d looks for %d bursts of %d sections", looks, len(bursts), waiters)
+		}
+	})
+}
+
+// A client whose requests take a while to arrive is not passed over by those that are near.
+func TestAClientFarAwayGetsItsTurnsBesideSeveralThatAreNear(t *testing.T) {
+	for _, trip := range []time.Duration{0, 1500 * time.Microsecond, 2500 * time.Microsecond} {
+		t.Run(trip.String(), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+				c, w := virtualWired(t, v)
+				clients := []*Client{c}
+				for range 3 {
+					clients = append(clients, virtualClient(t, v))
+				}
+				if trip > 0 {
+					w.On(redistest.Any, redistest.Delay(trip)).Times(0)
+				}
+				list := crowdOfClients(t, clients, 8, 100*time.Microsecond, time.Second)
+				turns := map[int]int{}
+				for _, s := range list {
+					turns[s.client]++
+				}
+				if turns[0] < turns[1]*9/10 {
+					t.Errorf("bursts by client, the first is far: %v", turns)
+				}
+			})
+		})
+	}
+}
