@@ -337,6 +337,46 @@ func TestEachPassHasATokenOfItsOwnBelowTheNextGrants(t *testing.T) {
 	})
 }
 
+// TestNoMoreIsPassedThanTokensWereReserved has many sections that take no time, so that
+// a token too many is one that the next grant gets as well.
+func TestNoMoreIsPassedThanTokensWereReserved(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		const waiters = 3 * tokensEach
+		lock := lockNamed(newTestClient(t, v.Client(), WithLocalHandoff(time.Second)), "fenced", "k")
+		first, err := lock(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p passLog
+		p.wait(t, 0, lock, 10*time.Microsecond) // its grant reserves for the one behind it
+		p.wait(t, 1, lock, 0)
+		time.Sleep(10 * time.Millisecond) // tokens are reserved from the time since the last grant
+		mustUnlock(t, first)
+		synctest.Wait()
+		for n := 2; n < waiters; n++ {
+			p.wait(t, n, lock, 0)
+		}
+		p.all.Wait()
+		next := mustFence(t, newTestClient(t, v.Client()).NewFencedMutex("k"))
+		sections, last, passes := p.sections(), first.hold.token, 0
+		for i, s := range sections {
+			if s.token <= last {
+				t.Errorf("section %d has token %d after %d", i, s.token, last)
+			}
+			if i > 0 && s.burst == sections[i-1].burst {
+				passes++
+			}
+			last = s.token
+		}
+		if next.Token() <= last || passes < tokensEach {
+			t.Errorf("the next grant has token %d after %d, and %d passes", next.Token(), last, passes)
+		}
+		if err := next.Unlock(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestAFencedLockCountsAtItsOwnKeyWhateverTheNameWasUsedAsBefore(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c := newTestClient(t, v.Client())

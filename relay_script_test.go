@@ -1,6 +1,7 @@
 package watchlock
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -69,6 +70,32 @@ func TestARelayReleasesAndTellsWhenAnybodyElseHearsOfIt(t *testing.T) {
 	})
 }
 
+func TestARelayLooksForSubscribersWhereItWouldTellThem(t *testing.T) {
+	redistest.OnEachFamily(t, func(t *testing.T, s *redistest.Server) {
+		b := scriptBench{t, s.Client(), nil, s}
+		ctx := context.Background()
+		for tell, ear := range map[any]*redis.PubSub{
+			nil:       b.rdb.Subscribe(ctx, "classic:{a}"),
+			"sharded": b.rdb.SSubscribe(ctx, "sharded:{a}"),
+		} {
+			if _, err := ear.Receive(ctx); err != nil {
+				t.Fatal(err)
+			}
+			for channel, alone := range map[string]bool{"classic:{a}": tell != nil, "sharded:{a}": tell == nil} {
+				b.hash("a", time.Minute, me)
+				reply, err := b.run(b.rdb, relayCall(lockKeys{key: "a", channel: channel, tell: tell}, 0))
+				if alone {
+					b.answers(reply, err, []any{1, 0, 1})
+				} else {
+					b.answers(reply, err, []any{1, 1})
+				}
+				b.do("DEL", "a")
+			}
+			_ = ear.Close()
+		}
+	})
+}
+
 func TestARelayTouchesNothingThatIsNotItsOwners(t *testing.T) {
 	onScriptServers(t, func(t *testing.T, b scriptBench) {
 		k := lockKeys{key: "a", channel: "news:{a}"}
@@ -132,6 +159,26 @@ func TestARelayNeedsNoRightsAndNoMemoryThatAReleaseDoesNot(t *testing.T) {
 		s.Config("maxmemory", "0")
 		b.answers(reply, err, []any{1, 0, 1}) // what it takes it has freed
 		b.holds("a", scriptLease, relayNext)
+	})
+}
+
+// TestARelayWhoseUserMayNotAcquireReleasesAllTheSame is about what raises an error in
+// the middle of the script, behind the release.
+func TestARelayWhoseUserMayNotAcquireReleasesAllTheSame(t *testing.T) {
+	redistest.OnEachFamily(t, func(t *testing.T, s *redistest.Server) {
+		b := scriptBench{t, s.Client(), nil, s}
+		for _, k := range []lockKeys{
+			{key: "a", channel: "news:{a}"},
+			{key: "a", channel: "news:{a}", token: counterOf("a")},
+		} {
+			for _, rule := range []string{"-hlen", "-hset", "-pexpire"} {
+				b.hash("a", time.Minute, me)
+				reply, err := b.run(b.user(rule), relayCall(k, 0))
+				b.answers(reply, err, []any{1, 0})
+				b.do("DEL", counterOf("a"))
+				b.only()
+			}
+		}
 	})
 }
 

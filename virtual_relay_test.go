@@ -153,7 +153,7 @@ func TestARelayWithoutAnAnswerIsBelievedByNobody(t *testing.T) {
 	for name := range lossKinds(nil) {
 		t.Run(name, func(t *testing.T) {
 			relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) {
-				a, w := relayClient(t, v)
+				a, w := relayClient(t, v, WithLocalHandoff(defaultLocalHandoff))
 				b, _ := relayClient(t, v)
 				held := make(chan struct{})
 				w.On(relayRuns, lossKinds(held)[name]).Times(1)
@@ -200,7 +200,7 @@ func TestAWaiterThatLeavesDuringARelayLosesTheLockForNobody(t *testing.T) {
 	for others := range 2 {
 		t.Run(fmt.Sprint(others, " others"), func(t *testing.T) {
 			relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) {
-				c, w := relayClient(t, v)
+				c, w := relayClient(t, v, WithLocalHandoff(defaultLocalHandoff))
 				held := make(chan struct{})
 				w.On(relayRuns, redistest.HoldReply(held)).Times(1)
 				first, err := lockNamed(c, kind, "k")(context.Background())
@@ -242,7 +242,7 @@ func TestAWaiterThatLeavesDuringARelayLosesTheLockForNobody(t *testing.T) {
 
 func TestARelayedLockThatIsForcedMeanwhileIsNotBelieved(t *testing.T) {
 	relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) {
-		c, w := relayClient(t, v)
+		c, w := relayClient(t, v, WithLocalHandoff(defaultLocalHandoff))
 		held := make(chan struct{})
 		w.On(relayRuns, redistest.HoldReply(held)).Times(1)
 		first, err := lockNamed(c, kind, "k")(context.Background())
@@ -276,7 +276,7 @@ func TestARelayedLockThatIsForcedMeanwhileIsNotBelieved(t *testing.T) {
 
 func TestCloseDuringARelayLeavesNothingBehind(t *testing.T) {
 	relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) {
-		c, w := relayClient(t, v)
+		c, w := relayClient(t, v, WithLocalHandoff(defaultLocalHandoff))
 		held := make(chan struct{})
 		w.On(relayRuns, redistest.HoldReply(held)).Times(1)
 		first, err := lockNamed(c, kind, "k")(context.Background())

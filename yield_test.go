@@ -89,7 +89,7 @@ func TestClientsThatAllWaitGoRound(t *testing.T) {
 }
 
 func TestABurstIsTheShorterTheMoreWaitForTheirTurn(t *testing.T) {
-	const section, window = 100 * time.Microsecond, 2 * time.Millisecond
+	const section, window = 20 * time.Microsecond, 2 * time.Millisecond
 	for number, share := range map[int]time.Duration{2: window, 3: window / 3, 4: window / 4, 6: window / 4} {
 		inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 			var clients []*Client
