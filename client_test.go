@@ -65,11 +65,11 @@ func newTestMutex(c *Client, name string, opts ...LockOption) *Mutex {
 func sourcesOfTest() []string {
 	switch kindOfTest() {
 	case "fenced":
-		return []string{acquireFencedSource, renewSource, releaseSource, infoSource, relayFencedScript.source}
+		return []string{acquireFencedSource, renewSource, releaseSource, infoSource, relayFencedScript.source, lookSource}
 	case "setnx":
 		return []string{acquireStringSource, renewStringSource, releaseStringSource}
 	}
-	return []string{acquireSource, renewSource, releaseSource, infoSource, relayScript.source}
+	return []string{acquireSource, renewSource, releaseSource, infoSource, relayScript.source, lookSource}
 }
 
 // channelOfTest is where releases of the lock are published.

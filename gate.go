@@ -55,7 +55,8 @@ type gate struct {
 	releasing *burst        // its release is on its way: not held, not free; nil: none
 	releaseAt time.Duration // since when
 	relaying  time.Duration // since when bursts are relayed; 0: not
-	section   time.Duration // the newest that could not be passed on
+	section   microseconds  // how long the newest took
+	trip      microseconds  // of the newest grant or look ahead
 	yielding  *yielding     // nil while nobody else was heard of
 	echoBy    time.Duration // a message before this is one of those
 	attempt   *attempt      // under way; nil: none
@@ -385,11 +386,12 @@ func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res result, now t
 	if a.doubted {
 		b.verifyLocked(now)
 	}
-	if to.want.watchdog && g.queue.n > 1 {
-		b.lookAheadLocked(now, res.took)
+	renewed := to.want.watchdog
+	g.deliverLocked(to, delivery{lease: lease}) // to is its caller's again
+	if g.trip = micros(res.took); renewed {
+		b.lookAheadLocked(now)
 	}
-	g.c.dog.add(b, b.nextLocked(), to.want.watchdog)
-	g.deliverLocked(to, delivery{lease: lease})
+	g.c.dog.add(b, b.nextLocked(), renewed)
 	g.answerOnceLocked(math.MaxInt, func(o *waiter) error { return g.busyLocked(o, now) })
 	if g.queue.n > 0 {
 		g.subscribeLocked()

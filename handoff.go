@@ -1,6 +1,9 @@
 package watchlock
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // This file is how an Unlock gives a burst on to the next waiter here: passed in
 // memory, or relayed in the script that releases.
@@ -19,7 +22,8 @@ const (
 //     old, and a third of the watchdog timeout of trust is left: so no section
 //     starts on an old belief, and Unlock's nil rests on that confirmation. Only
 //     for the window after the first pass, whatever was confirmed meanwhile: so
-//     others wait that long at most before the lock is released.
+//     others wait that long at most before the lock is released. A look ahead that
+//     finds nobody else waiting lets it begin anew, but not for longer than relays.
 //  3. Only for the first in the queue, so that passing is fair.
 //  4. Not when a message has told of a release that is not ours, until Redis was
 //     asked after it and said no; nor when the client closes.
@@ -53,25 +57,70 @@ func (g *gate) passLocked(h *hold, now time.Duration) bool {
 	// The watchdog looks each third of its timeout, and a max hold is no shorter
 	// than the whole: it will see the new hold's end in time.
 	g.deliverLocked(to, delivery{lease: lease}) // to is its caller's again
+	if g.section = micros(now - h.since); g.aloneLocked() && b.lookAheadLocked(now) {
+		g.c.dog.schedule(b, b.nextLocked())
+	}
 	return true
 }
 
-// lookAheadLocked has Redis confirm a burst, granted at the instant now in a round trip
-// of trip, shortly before its section ends, if that takes as long as the one before: so
-// it can be passed in memory though it is longer than the window. It only looks: no TTL
-// is changed, and Unlock need not wait for the answer.
-func (b *burst) lookAheadLocked(now, trip time.Duration) {
-	window, section := b.gate.c.cfg.localHandoff, b.gate.section
-	if section > window+trip && section <= lookMost*window {
-		b.verifyAt, b.ahead = min(b.verifyAt, now+section-window*3/4-trip), true
+// aloneLocked reports whether a look ahead can find that a burst that was passed may
+// be passed again: nobody else was told of the newest release, and Redis can tell.
+func (g *gate) aloneLocked() bool {
+	_, able := g.held.kind().(relayer)
+	return able && g.heardOfAll() && (g.yielding == nil || g.yielding.others == 0)
+}
+
+// lookAheadLocked has Redis confirm a burst, whose newest section began at the instant
+// now, shortly before that ends, if somebody waits and it takes as long as the one before:
+// so it can be passed in memory though it is longer than the window. It only looks: no
+// TTL is changed, and Unlock need not wait for the answer.
+func (b *burst) lookAheadLocked(now time.Duration) bool {
+	g := b.gate
+	window, section, trip := g.c.cfg.localHandoff, g.section.duration(), g.trip.duration()
+	if g.queue.n == 0 || section <= window+trip || section > lookMost*window {
+		return false
+	}
+	b.verifyAt, b.ahead = min(b.verifyAt, now+section-window*3/4-trip), true
+	return true
+}
+
+// lookedLocked is the answer to a look ahead, at the instant now, after a round trip of
+// trip.
+func (b *burst) lookedLocked(now, trip time.Duration, alone bool) {
+	g := b.gate
+	g.trip = micros(trip)
+	if !alone || b.over || !g.heardOfAll() {
+		return
+	}
+	if g.relaying == 0 {
+		g.relaying = now
+	}
+	if now-g.relaying <= relayMost {
+		b.passedAt = 0
 	}
 }
+
+// heardOfAll reports whether one node knows everybody who has subscribed to releases.
+func (g *gate) heardOfAll() bool {
+	return g.keys.tell == nil || g.keys.tell == ChannelsSharded.String()
+}
+
+// microseconds is a short time in little room.
+type microseconds int32
+
+func micros(d time.Duration) microseconds {
+	return microseconds(min(d/time.Microsecond, math.MaxInt32)) //nolint:gosec // so it fits
+}
+
+func (m microseconds) duration() time.Duration { return time.Duration(m) * time.Microsecond }
 
 // relayer is a kind whose locks can be relayed.
 type relayer interface {
 	// relay releases from, and takes the lock for to as acquire does if nobody else
 	// has subscribed to its releases: the client has own subscriptions itself.
 	relay(do doer, from, to *ownedKey, own int, before []owner) relayed
+	// look asks whether k is still its owner's, and whether nobody else has subscribed.
+	look(do doer, k *ownedKey, own int) (v verdict, alone bool, res result)
 }
 
 // relayed is what came of a relay.
@@ -108,8 +157,7 @@ func (g *gate) relayLocked(b *burst, now time.Duration) *relay {
 	w := g.queue.first
 	kind, able := b.kind().(relayer)
 	if w == nil || !able || g.driving || g.closed || b.doubted || g.c.cfg.localHandoff == 0 ||
-		w.want.kind != b.kind() || g.yielding.foreign(now) ||
-		g.keys.tell != nil && g.keys.tell != ChannelsSharded.String() || g.relaying != 0 && now-g.relaying > relayMost {
+		w.want.kind != b.kind() || g.yielding.foreign(now) || !g.heardOfAll() || g.relaying != 0 && now-g.relaying > relayMost {
 		g.relaying = 0
 		return nil
 	}

@@ -143,7 +143,7 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 		if last = !passed && b.holds == nil; last {
 			b.over = true
 			g.held, g.releasing, g.releaseAt = nil, b, now
-			g.section = now - h.since
+			g.section = micros(now - h.since)
 			g.tried = g.hints
 			g.yielding.sent()
 			if echoes := g.c.subs.expect(g.keys.channel, g); echoes > 0 {

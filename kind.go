@@ -47,6 +47,14 @@ func (hashKind) relay(do doer, from, to *ownedKey, own int, before []owner) rela
 	return relayBy(do, relayHash(relayScript, from, own, acquireHash(to, before)))
 }
 
+func (hashKind) look(do doer, k *ownedKey, own int) (v verdict, alone bool, res result) {
+	if res = do.run(lookHash(k, own)); res.fate != replied {
+		return unseen, false, res
+	}
+	v, alone, err := readLook(res.ints)
+	return v, alone, res.checked(err)
+}
+
 func (hashKind) info(do doer, k *lockKeys) (LockInfo, result) {
 	res := do.run(infoHash(k))
 	if res.fate != replied {

@@ -32,6 +32,8 @@ var (
 	releaseStringSource string
 	//go:embed lua/relay.lua
 	relaySource string
+	//go:embed lua/look.lua
+	lookSource string
 
 	acquireScript       = newScript(acquireSource)
 	renewScript         = newScript(renewSource)
@@ -41,6 +43,7 @@ var (
 	acquireStringScript = newScript(acquireStringSource)
 	renewStringScript   = newScript(renewStringSource)
 	releaseStringScript = newScript(releaseStringSource)
+	lookScript          = newScript(lookSource)
 	relayScript         = newRelayScript(acquireSource)
 	relayFencedScript   = newRelayScript(acquireFencedSource)
 )
@@ -263,36 +266,6 @@ func acquireCall(s *script, k *ownedKey, before []owner) call {
 	return c
 }
 
-// grant is the answer to an acquire.
-type grant struct {
-	taken bool
-	token int64         // of a fenced lock that was taken
-	last  int64         // token reserved with it
-	ttl   time.Duration // of the holder's lease else: negative when it has no end
-}
-
-// readAcquire reads the answer of an acquire script.
-func readAcquire(r []int64) (grant, error) {
-	switch {
-	case len(r) == 0:
-	case r[0] == 1 && len(r) == 1:
-		return grant{taken: true}, nil
-	case r[0] == 1 && len(r) == 3:
-		if token, last := r[1], r[2]; token <= last { //nolint:gosec // there are three
-			return grant{taken: true, token: token, last: last}, nil
-		}
-	case r[0] == 0 && len(r) == 2:
-		return grant{ttl: pttl(r[1])}, nil
-	}
-	return grant{}, badReply(r)
-}
-
-// pttl is a PTTL as a duration: negative without an end, and no more than the
-// longest lease, since others may have set one that no duration can hold.
-func pttl(ms int64) time.Duration {
-	return time.Duration(min(max(ms, -1), maxDuration.Milliseconds())) * time.Millisecond
-}
-
 // renewAll renews locks by one run of a renewal script.
 func renewAll(s *script, ks []ownedKey) call {
 	c := keysCall(s, ks)
@@ -322,26 +295,26 @@ func relayHash(s *script, leaving *ownedKey, own int, acquire call) call {
 	args := acquire.params()
 	c := call{script: s, nkeys: acquire.nkeys, long: make([]any, 0, len(args)+4)}
 	c.long = append(c.long, args[:acquire.nkeys]...)
-	tell := leaving.keys.tell
-	if tell == nil {
-		tell = ""
-	}
-	c.long = append(c.long, leaving.owner, leaving.keys.channelArg, tell, own)
+	c.putWaiters(leaving, own)
 	c.long = append(c.long, args[acquire.nkeys:]...)
 	return c
 }
 
-// readRelay reads the answer of a relay script: tried says that it took the lock for
-// the next owner, or found that it could not.
-func readRelay(r []int64) (a answers, g grant, tried bool, err error) {
-	if len(r) < 2 {
-		return nil, grant{}, false, badReply(r)
+// lookHash asks about one lock, and whether anybody else waits for it.
+func lookHash(k *ownedKey, own int) call {
+	c := call{script: lookScript, nkeys: 1, long: make([]any, 0, 5)}
+	c.put(k.keys.keyArg)
+	c.putWaiters(k, own)
+	return c
+}
+
+// putWaiters puts an owner, and what tells whether others than its client wait.
+func (c *call) putWaiters(k *ownedKey, own int) {
+	tell := k.keys.tell
+	if tell == nil {
+		tell = ""
 	}
-	if a, err = readRelease(r[:2], 1); err != nil || len(r) == 2 {
-		return a, grant{}, false, err
-	}
-	g, err = readAcquire(r[2:])
-	return a, g, true, err
+	c.long = append(c.long, k.owner, k.keys.channelArg, tell, own)
 }
 
 // keysCall is a call for the keys of many locks.
@@ -356,51 +329,6 @@ func keysCall(s *script, ks []ownedKey) call {
 	return c
 }
 
-// verdict is what Redis says of one renewed lock.
-type verdict int
-
-const (
-	kept    verdict = 1
-	notMine verdict = 0
-	unseen  verdict = -1
-)
-
-// readRenew returns a verdict for each of n locks.
-func readRenew(r []int64, n int) ([]verdict, error) {
-	if len(r) != n {
-		return nil, badReply(r)
-	}
-	verdicts := make([]verdict, n)
-	for i := range verdicts {
-		if verdicts[i] = verdict(r[i]); verdicts[i] < unseen || verdicts[i] > kept {
-			return nil, badReply(r)
-		}
-	}
-	return verdicts, nil
-}
-
-// answers are those to a release: for each lock, whether it was its owner's until
-// now, and how many were told.
-type answers []int64
-
-func (a answers) mine(i int) bool { return a[2*i] == 1 }
-
-// told is 0 when nobody could be told.
-func (a answers) told(i int) int { return int(max(a[2*i+1], 0)) }
-
-// readRelease reads the answer about each of n locks.
-func readRelease(r []int64, n int) (answers, error) {
-	if len(r) != 2*n {
-		return nil, badReply(r)
-	}
-	for i := range n {
-		if r[2*i] != 0 && r[2*i] != 1 {
-			return nil, badReply(r)
-		}
-	}
-	return r, nil
-}
-
 func infoHash(k *lockKeys) call {
 	c := call{script: infoScript, nkeys: 1}
 	c.put(k.keyArg)
@@ -409,35 +337,6 @@ func infoHash(k *lockKeys) call {
 		c.nkeys++
 	}
 	return c
-}
-
-// readInfo reads the answer of info.lua.
-func readInfo(reply any) (LockInfo, error) {
-	r, ok := reply.([]any)
-	if !ok || len(r) != 5 {
-		return LockInfo{}, badReply(reply)
-	}
-	fields, ok1 := r[0].(int64)
-	ttl, ok2 := r[1].(int64)
-	owner, ok3 := r[2].(string)
-	holds, ok4 := r[3].(string)
-	token, ok5 := r[4].(string)
-	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 {
-		return LockInfo{}, badReply(reply)
-	}
-	var info LockInfo
-	_, _ = fmt.Sscanf(token, "%d", &info.Token)
-	if fields == 0 {
-		return info, nil
-	}
-	info.Held, info.Owner, info.TTL = true, owner, pttl(ttl)
-	// Somebody else's field may hold anything; a number that is none counts 0.
-	_, _ = fmt.Sscanf(holds, "%d", &info.Holds)
-	return info, nil
-}
-
-func badReply(reply any) error {
-	return fmt.Errorf("unexpected reply %.200q", fmt.Sprint(reply))
 }
 
 // fate is what is known of a call after it.

@@ -69,7 +69,7 @@ func TestAnUnlockDoesNotWaitForALookAhead(t *testing.T) {
 	const slow, section = 300 * time.Millisecond, 5 * time.Millisecond
 	relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) {
 		c, w := relayClient(t, v)
-		w.On(redistest.Runs(renewSource), redistest.DelayReply(slow)).Times(0)
+		w.On(redistest.Runs(lookSource), redistest.DelayReply(slow)).Times(0)
 		var longest time.Duration
 		var p passLog
 		for range 12 {
@@ -109,7 +109,7 @@ func TestNobodyLooksAheadWhoHearsTheAnswerTooLate(t *testing.T) {
 		for _, s := range p.sections() {
 			bursts[s.burst] = true
 		}
-		if looks := v.CountIf(redistest.Runs(renewSource)); looks > waiters/4 {
+		if looks := v.CountIf(redistest.Runs(lookSource)); looks > waiters/4 {
 			t.Errorf("%d looks for %d bursts of %d sections", looks, len(bursts), waiters)
 		}
 	})

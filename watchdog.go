@@ -198,6 +198,7 @@ type renewal struct {
 	b     *burst
 	owned ownedKey
 	key   batchKey
+	ahead bool // it is a look ahead, which goes alone
 }
 
 func (r renewal) batch() batchKey { return r.key }
@@ -255,7 +256,7 @@ func (d *watchdog) look(b *burst, now time.Duration) (r renewal, next time.Durat
 		for b.due <= now+d.early() {
 			b.due += d.interval()
 		}
-		r = renewal{b, owned, d.c.batchOf(b.kind(), g.keys, b.alone)}
+		r = renewal{b, owned, d.c.batchOf(b.kind(), g.keys, b.alone || b.looking), b.looking}
 		renew = true
 	}
 	return r, b.nextLocked(), renew
@@ -295,6 +296,10 @@ func (d *watchdog) renew(batch []renewal) {
 		owned[i] = r.owned
 	}
 	timeout := min(attemptTimeout, d.c.cfg.watchdogTimeout/6)
+	if kind, able := batch[0].b.kind().(relayer); able && batch[0].ahead {
+		d.lookAhead(batch[0], kind, timeout)
+		return
+	}
 	verdicts, res := batch[0].b.kind().renew(d.c.runner.onLane(d.c.root, timeout), owned)
 	for i, r := range batch {
 		v := unseen
@@ -303,6 +308,19 @@ func (d *watchdog) renew(batch []renewal) {
 		}
 		d.settle(r, v, res, len(batch) > 1)
 	}
+}
+
+// lookAhead asks Redis about one burst and whether anybody else waits for its lock.
+func (d *watchdog) lookAhead(r renewal, kind relayer, timeout time.Duration) {
+	g := r.b.gate
+	_, own := d.c.subs.hears(g.keys.channel)
+	v, alone, res := kind.look(d.c.runner.onLane(d.c.root, timeout), &r.owned, own)
+	if v == kept {
+		g.mu.Lock()
+		r.b.lookedLocked(d.c.clock.now(), res.took, alone)
+		g.mu.Unlock()
+	}
+	d.settle(r, v, res, false)
 }
 
 // settle applies the verdict on one burst and schedules what comes next. A
