@@ -2,6 +2,7 @@ package watchlock
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,4 +140,40 @@ func TestAClientFarAwayGetsItsTurnsBesideSeveralThatAreNear(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The watchdog takes what is due soon along with what is due. A look ahead each few
+// milliseconds must not have it renew each lock in a command of its own.
+func TestLooksAheadDoNotTearTheRenewalsOfOthersApart(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		const others, span = 300, 10 * time.Second
+		c, _ := relayClient(t, v, WithLocalHandoff(defaultLocalHandoff))
+		for i := range others {
+			l := mustLock(t, c.NewMutex(fmt.Sprint("other-", i)))
+			defer mustUnlock(t, l)
+			time.Sleep(span / others)
+		}
+		end := time.Now().Add(2 * span)
+		var p passLog
+		for range 3 {
+			p.all.Go(func() {
+				m := c.NewMutex("k")
+				for time.Now().Before(end) {
+					l := mustLock(t, m)
+					time.Sleep(5 * time.Millisecond)
+					mustUnlock(t, l)
+				}
+			})
+		}
+		v.Reset()
+		p.all.Wait()
+		rounds := int(2 * span / span)
+		// A command for each W/30, or for each hundred of those that are due by then.
+		if n, most := v.CountIf(redistest.Runs(renewSource)), rounds*12; n > most {
+			t.Errorf("%d renewals in %d rounds of %d locks, want %d at most", n, rounds, others, most)
+		}
+		if n := v.CountIf(redistest.Runs(lookSource)); n < 100 {
+			t.Errorf("%d looks ahead", n)
+		}
+	})
 }

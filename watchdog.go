@@ -23,6 +23,7 @@ type watchdog struct {
 	running bool
 	lane    bool          // a burst to be renewed was added
 	wakeAt  time.Duration // until when run sleeps
+	sweepAt time.Duration // from when to take along what is due soon
 	emptyAt time.Duration // since when nothing is held
 }
 
@@ -168,7 +169,12 @@ func (d *watchdog) take(now time.Duration) (due []*burst, next time.Duration, id
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.heap) > 0 && d.heap[0].entry.at <= now {
-		for len(d.heap) > 0 && d.heap[0].entry.at <= now+d.early() {
+		soon := now
+		if now >= d.sweepAt {
+			soon = now + d.early()
+			d.sweepAt = soon // a look ahead must not tear renewals apart
+		}
+		for len(d.heap) > 0 && d.heap[0].entry.at <= soon {
 			due = append(due, heap.Pop(&d.heap).(*burst))
 		}
 		d.wakeAt = now // it comes back at once
