@@ -51,7 +51,7 @@ func readRelay(r []int64) (a answers, g grant, tried bool, err error) {
 }
 
 // readLook reads the answer of look.lua.
-func readLook(r []int64) (v verdict, alone bool, err error) {
+func readLook(r []int64) (v verdict, others bool, err error) {
 	if len(r) != 2 || r[1] != 0 && r[1] != 1 {
 		return unseen, false, badReply(r)
 	}

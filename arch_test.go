@@ -122,7 +122,7 @@ const script = "return redis.call('get', KEYS[1])" // here
 	},
 	{
 		name:  "milliseconds exist at the door and on the wire",
-		only:  []string{"scripts.go", "plain.go", "options.go"},
+		only:  []string{"scripts.go", "answers.go", "plain.go", "options.go"},
 		finds: nodesThat(callsMilliseconds),
 		bad: `package p
 func f(d time.Duration) {

@@ -35,15 +35,15 @@ type burst struct {
 	verifyAt time.Duration // when to ask Redis whether the owner still stands; never: no need
 	verified time.Duration // when that was last asked
 	answered time.Duration // when Redis last confirmed the owner
-	passedAt time.Duration // when it was first passed; 0 not yet
+	passedAt time.Duration // when it was first passed since a look ahead saw nobody else; 0 not yet
 	renewing chan struct{} // closed when the renewal in flight is answered or given up
 	spare    int16         // of a fenced lock: tokens reserved with the grant and not given out
 	over     bool          // unlocked, lost, or left at Close
 	alone    bool          // renew in a script of its own: company failed
 	failing  bool          // the newest renewal failed
-	doubted  bool          // a message told of a release that may be ours
 	ahead    bool          // verifyAt is a look ahead
 	looking  bool          // renewing is a look ahead, for which nobody waits
+	doubted  bool          // a message told of a release that may be ours
 	doubtAt  time.Duration // when; an answer to a later question clears it
 
 	entry entry // guarded by watchdog.mu

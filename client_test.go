@@ -65,11 +65,11 @@ func newTestMutex(c *Client, name string, opts ...LockOption) *Mutex {
 func sourcesOfTest() []string {
 	switch kindOfTest() {
 	case "fenced":
-		return []string{acquireFencedSource, renewSource, releaseSource, infoSource, relayFencedScript.source, lookSource}
+		return []string{acquireFencedSource, renewSource, releaseSource, infoSource, relayFencedScript.source, lookScript.source}
 	case "setnx":
 		return []string{acquireStringSource, renewStringSource, releaseStringSource}
 	}
-	return []string{acquireSource, renewSource, releaseSource, infoSource, relayScript.source, lookSource}
+	return []string{acquireSource, renewSource, releaseSource, infoSource, relayScript.source, lookScript.source}
 }
 
 // channelOfTest is where releases of the lock are published.

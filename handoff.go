@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// This file is how an Unlock gives a burst on to the next waiter here: passed in
-// memory, or relayed in the script that releases.
+// This file is how the next waiter here gets the lock from an Unlock: its burst passed
+// in memory, or the lock relayed to a new owner in the script that releases.
 
 const (
 	lookMost  = 10                     // windows that a section may take, to be worth a look ahead
@@ -21,7 +21,7 @@ const (
 //  2. Only while Redis's last confirmation of the owner is at most the window
 //     old, and a third of the watchdog timeout of trust is left: so no section
 //     starts on an old belief, and Unlock's nil rests on that confirmation. Only
-//     for the window after the first pass, whatever was confirmed meanwhile: so
+//     for the window, or our share of it, after the first pass, whatever was confirmed meanwhile: so
 //     others wait that long at most before the lock is released. A look ahead that
 //     finds nobody else waiting lets it begin anew, but not for longer than relays.
 //  3. Only for the first in the queue, so that passing is fair.
@@ -57,39 +57,34 @@ func (g *gate) passLocked(h *hold, now time.Duration) bool {
 	// The watchdog looks each third of its timeout, and a max hold is no shorter
 	// than the whole: it will see the new hold's end in time.
 	g.deliverLocked(to, delivery{lease: lease}) // to is its caller's again
-	if g.section = micros(now - h.since); g.aloneLocked() && b.lookAheadLocked(now) {
+	if g.section = micros(now - h.since); b.lookAheadLocked(now) {
 		g.c.dog.schedule(b, b.nextLocked())
 	}
 	return true
 }
 
-// aloneLocked reports whether a look ahead can find that a burst that was passed may
-// be passed again: nobody else was told of the newest release, and Redis can tell.
-func (g *gate) aloneLocked() bool {
-	_, able := g.held.kind().(relayer)
-	return able && g.heardOfAll() && (g.yielding == nil || g.yielding.others == 0)
-}
-
 // lookAheadLocked has Redis confirm a burst, whose newest section began at the instant
 // now, shortly before that ends, if somebody waits and it takes as long as the one before:
-// so it can be passed in memory though it is longer than the window. It only looks: no
-// TTL is changed, and Unlock need not wait for the answer.
+// so it can be passed in memory though it is longer than the window. It reports whether it
+// planned such a look, which changes no TTL, and for which Unlock need not wait. None is
+// made where others were told of the newest release, or Redis cannot tell of them.
 func (b *burst) lookAheadLocked(now time.Duration) bool {
 	g := b.gate
 	window, section, trip := g.c.cfg.localHandoff, g.section.duration(), g.trip.duration()
-	if g.queue.n == 0 || section <= window+trip || section > lookMost*window {
+	_, able := b.kind().(relayer)
+	if g.queue.n == 0 || section <= window+trip || section > lookMost*window ||
+		!able || !g.heardOfAll() || g.yielding != nil && g.yielding.others > 0 {
 		return false
 	}
 	b.verifyAt, b.ahead = min(b.verifyAt, now+section-window*3/4-trip), true
 	return true
 }
 
-// lookedLocked is the answer to a look ahead, at the instant now, after a round trip of
-// trip.
-func (b *burst) lookedLocked(now, trip time.Duration, alone bool) {
+// beginAnewLocked follows a look ahead that was answered at the instant now and saw nobody
+// else wait: the burst may be passed for another window, but for no longer than relays go on.
+func (b *burst) beginAnewLocked(now time.Duration) {
 	g := b.gate
-	g.trip = micros(trip)
-	if !alone || b.over || !g.heardOfAll() {
+	if b.over {
 		return
 	}
 	if g.relaying == 0 {
@@ -100,12 +95,13 @@ func (b *burst) lookedLocked(now, trip time.Duration, alone bool) {
 	}
 }
 
-// heardOfAll reports whether one node knows everybody who has subscribed to releases.
+// heardOfAll reports whether the node that runs the scripts counts all who listen, but
+// for those at its replicas.
 func (g *gate) heardOfAll() bool {
 	return g.keys.tell == nil || g.keys.tell == ChannelsSharded.String()
 }
 
-// microseconds is a short time in little room.
+// microseconds is a short time in little room: each held lock has a gate.
 type microseconds int32
 
 func micros(d time.Duration) microseconds {
@@ -119,14 +115,14 @@ type relayer interface {
 	// relay releases from, and takes the lock for to as acquire does if nobody else
 	// has subscribed to its releases: the client has own subscriptions itself.
 	relay(do doer, from, to *ownedKey, own int, before []owner) relayed
-	// look asks whether k is still its owner's, and whether nobody else has subscribed.
-	look(do doer, k *ownedKey, own int) (v verdict, alone bool, res result)
+	// look asks whether k is still its owner's, and whether others have subscribed.
+	look(do doer, k *ownedKey, own int) (v verdict, others bool, res result)
 }
 
 // relayed is what came of a relay.
 type relayed struct {
 	released answers // that to the release
-	got      grant   // that to the acquire, if it was tried
+	grant    grant   // that to the acquire, if it was tried
 	tried    bool
 	res      result // of both
 }
@@ -136,27 +132,29 @@ type relayed struct {
 //
 //  1. The attempt is one like any other: an owner of its own, trust from before the
 //     script was sent, and the driver's place is the Unlock's for as long. If the script
-//     has no reply both owners are orphans, whichever of the two has the lock.
-//  2. Nobody who has subscribed is passed over: the script looks, at the instant of the
-//     release, and if anybody but this client hears it, releases and tries nothing.
-//  3. Others may wait unseen: they poll, or their subscription is at another node. So
-//     there is a release after relayMost of relays, and they have a chance that often.
+//     has no reply the new owner is an orphan, and the old one is released again,
+//     whichever of the two has the lock.
+//  2. Nobody who has subscribed at the server that runs the script is passed over: it
+//     looks, at the instant of the release, and if anybody but this client hears it,
+//     releases and tries nothing.
+//  3. Others may wait unseen: they poll, listen at a replica, or came while our own
+//     subscription is dead, still counted, and not yet missed here. So there is a release
+//     after relayMost of relays, and they have a chance that often.
 //  4. The gate opens again with the grant: until then it is releasing, and nobody else
 //     tries. What the script did not try goes on as after any release.
 type relay struct {
-	kind   relayer
 	first  *waiter
 	a      *attempt
 	before []owner
 }
 
-// relayLocked begins a relay of b at the instant now, if somebody waits for what b was.
-// Where a release is told to more than one node, or the client passes nothing on, there
-// is none.
+// relayLocked begins a relay of b's lock at the instant now, if the first waiter wants one
+// of its kind. Where a release is told to more than one node, or the client passes nothing
+// on, there is none.
 func (g *gate) relayLocked(b *burst, now time.Duration) *relay {
 	w := g.queue.first
-	kind, able := b.kind().(relayer)
-	if w == nil || !able || g.driving || g.closed || b.doubted || g.c.cfg.localHandoff == 0 ||
+	_, able := b.kind().(relayer)
+	if w == nil || !able || g.closed || b.doubted || g.c.cfg.localHandoff == 0 ||
 		w.want.kind != b.kind() || g.yielding.foreign(now) || !g.heardOfAll() || g.relaying != 0 && now-g.relaying > relayMost {
 		g.relaying = 0
 		return nil
@@ -166,35 +164,34 @@ func (g *gate) relayLocked(b *burst, now time.Duration) *relay {
 	}
 	g.startLocked()
 	a := g.c.newAttempt()
-	return &relay{kind, w, a, g.beginLocked(w, a)}
+	return &relay{w, a, g.beginLocked(w, a)}
 }
 
 // relay makes the attempt in the place of b's release.
-func (g *gate) relay(do doer, b *burst, n *relay) (answers, result) {
+func (g *gate) relay(do doer, b *burst, r *relay) (answers, result) {
 	_, own := g.c.subs.hears(g.keys.channel)
 	leaving := b.owned()
-	n.a.room[0] = n.a.owned()
-	r := n.kind.relay(do, &leaving, &n.a.room[0], own, n.before)
-	if r.res.fate == replied {
-		g.heard(r.released.mine(0), r.released.told(0))
+	r.a.room[0] = r.a.owned()
+	got := b.kind().(relayer).relay(do, &leaving, &r.a.room[0], own, r.before)
+	if got.res.fate == replied {
+		g.heard(got.released.mine(0), got.released.told(0))
 	}
 	g.mu.Lock()
-	switch {
-	case r.res.fate == replied && r.tried:
-		if _, again := g.settleLocked(n.first, n.a, r.got, r.res); again {
+	if got.res.fate == replied && got.tried {
+		if _, again := g.settleLocked(r.first, r.a, got.grant, got.res); again {
 			g.stopDrivingLocked() // giveUp has somebody go on
 		}
 		if g.held != nil {
 			g.releasing = nil
 		}
-	default:
-		if r.res.fate == unknown {
-			g.c.orphans.add(n.a.want.kind, n.a.owned(), false)
+	} else {
+		if got.res.fate == unknown {
+			g.c.orphans.add(r.a.want.kind, r.a.owned(), false)
 		}
 		g.attempt, g.relaying = nil, 0
 		g.stopDrivingLocked()
 	}
 	g.mu.Unlock()
-	g.c.reuseAttempt(n.a)
-	return r.released, r.res
+	g.c.reuseAttempt(r.a)
+	return got.released, got.res
 }

@@ -32,7 +32,7 @@ func (b *burst) holdLocked(w want, token int64, trusted, since time.Duration, ca
 // trust or the end of a hold.
 func (b *burst) nextLocked() time.Duration {
 	next := time.Duration(b.trusted.Load())
-	if b.renewing == nil {
+	if b.idleLocked() {
 		next = min(next, b.due, b.verifyAt)
 	}
 	for h := b.holds; h != nil; h = h.next {
@@ -40,6 +40,10 @@ func (b *burst) nextLocked() time.Duration {
 	}
 	return next
 }
+
+// idleLocked reports whether Redis may be asked about b: no renewal is on its way. A look
+// ahead is in nobody's way.
+func (b *burst) idleLocked() bool { return b.renewing == nil || b.looking }
 
 // verifyLocked has Redis asked about b at the instant at, or earlier if that is
 // planned, and returns when the watchdog must look.
@@ -113,16 +117,17 @@ func (g *gate) tie(h *hold, c *leaseContext) {
 //  1. Under mu the hold is ended first, and with the last hold the burst: from
 //     here on nothing renews it, and no other call can end it.
 //  2. The gate stays closed while the release is on its way, so no attempt of
-//     ours can meet the key we are about to remove.
+//     ours can meet the key we are about to remove: a relay's own runs behind that.
 //  3. A renewal that was on its way is waited for, so that none arrives after
-//     Unlock returned. It carries the owner, so it could do no harm.
+//     Unlock returned. It carries the owner, so it could do no harm. A look ahead
+//     changes nothing, and is not waited for.
 func (g *gate) unlock(ctx context.Context, h *hold) error {
 	b := h.burst
 	now := g.c.clock.now()
 	g.mu.Lock()
 	lost := b.expireLocked(now)
 	last := false
-	var next *relay
+	var r *relay
 	var ended ending
 	var err error
 	switch {
@@ -150,7 +155,7 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 				g.echoes = int8(echoes) //nolint:gosec // 2 at most
 				g.echoBy = now + echoWait
 			}
-			next = g.relayLocked(b, now)
+			r = g.relayLocked(b, now)
 		}
 	}
 	renewing := b.renewing
@@ -162,7 +167,7 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 	ended.tell()
 	if last {
 		g.c.dog.remove(b)
-		err = g.giveUp(ctx, b, renewing, next)
+		err = g.giveUp(ctx, b, renewing, r)
 	}
 	if err == nil {
 		return nil
@@ -170,11 +175,11 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 	return h.wrap("unlock", err)
 }
 
-// giveUp releases a burst in Redis after its last Unlock and opens the gate, if it was
-// not relayed.
-func (g *gate) giveUp(ctx context.Context, b *burst, renewing chan struct{}, next *relay) error {
+// giveUp releases a burst in Redis after its last Unlock, by the relay r if there is one,
+// and opens the gate unless that has.
+func (g *gate) giveUp(ctx context.Context, b *burst, renewing chan struct{}, r *relay) error {
 	deadline := g.c.clock.now() + g.c.cfg.unlockTimeout
-	err := g.releaseBurst(ctx, b, deadline, next)
+	err := g.releaseBurst(ctx, b, deadline, r)
 	g.mu.Lock()
 	if g.releasing == b {
 		g.releasing = nil
@@ -191,7 +196,7 @@ func (g *gate) giveUp(ctx context.Context, b *burst, renewing chan struct{}, nex
 // releaseBurst removes b's owner from Redis, trying until the deadline. An
 // answer that the lock was not ours is no loss when an earlier try, sent while
 // the lease was trusted, may have been the one that removed it.
-func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duration, next *relay) error {
+func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duration, r *relay) error {
 	covered := false
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
 		left := max(deadline-g.c.clock.now(), time.Millisecond)
@@ -201,9 +206,9 @@ func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duratio
 		}
 		var got answers
 		var res result
-		if next != nil {
-			got, res = g.relay(do, b, next)
-			next = nil // once
+		if r != nil {
+			got, res = g.relay(do, b, r)
+			r = nil // once
 		} else {
 			got, res = g.releaseOnce(do, b)
 		}

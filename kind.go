@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// kind is what lock kinds differ in: what to run to acquire, renew and release.
+// kind is what lock kinds differ in: what to run to acquire, renew and release, and for
+// those that are relayers to relay and look ahead.
 // Everything else about owners, waiting and trust is the gate's. A result whose
 // fate is not replied makes the other value void.
 type kind interface {
@@ -47,12 +48,12 @@ func (hashKind) relay(do doer, from, to *ownedKey, own int, before []owner) rela
 	return relayBy(do, relayHash(relayScript, from, own, acquireHash(to, before)))
 }
 
-func (hashKind) look(do doer, k *ownedKey, own int) (v verdict, alone bool, res result) {
+func (hashKind) look(do doer, k *ownedKey, own int) (v verdict, others bool, res result) {
 	if res = do.run(lookHash(k, own)); res.fate != replied {
 		return unseen, false, res
 	}
-	v, alone, err := readLook(res.ints)
-	return v, alone, res.checked(err)
+	v, others, err := readLook(res.ints)
+	return v, others, res.checked(err)
 }
 
 func (hashKind) info(do doer, k *lockKeys) (LockInfo, result) {
@@ -100,7 +101,7 @@ func relayBy(do doer, c call) (r relayed) {
 		return r
 	}
 	var err error
-	r.released, r.got, r.tried, err = readRelay(r.res.ints)
+	r.released, r.grant, r.tried, err = readRelay(r.res.ints)
 	r.res = r.res.checked(err)
 	return r
 }

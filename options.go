@@ -216,12 +216,15 @@ func WithMaxPollInterval(d time.Duration) Option {
 // WithLocalHandoff lets an Unlock pass a lock that the watchdog renews to the next
 // waiter of this client in memory, without a round trip, as long as Redis last
 // confirmed the lock no longer than window ago: short sections then run at memory
-// speed, and waiters elsewhere wait at most that long for the lock to be released.
-// Nothing is passed for some time after a client of another kind, Redisson say, has
-// released the lock: it has one section a turn. A lock that is not passed is released,
-// and taken for the next waiter of this client in the same script when nobody else has
-// subscribed to its releases; whoever polls finds it free each 100 ms at least. 2 ms by
-// default, at most 1 s; 0 makes every Unlock release in Redis.
+// speed. Waiters elsewhere wait at most that long, and for the section under way, for
+// the lock to be released. Nothing is passed for some time after a client of another
+// kind, Redisson say, has released the lock: it has one section a turn.
+//
+// Where nobody else has subscribed to the lock's releases, longer sections go on without
+// one too: Redis is asked shortly before the end of a section of up to ten windows, or
+// the lock is released and taken for the next waiter of this client in one script. After
+// 100 ms of that the next Unlock that does not pass it releases it for all, for those who
+// only poll. 2 ms by default, at most 1 s; 0 makes every Unlock release in Redis.
 func WithLocalHandoff(window time.Duration) Option {
 	return option(func(c *config) error {
 		c.localHandoff = window

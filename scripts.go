@@ -34,6 +34,8 @@ var (
 	relaySource string
 	//go:embed lua/look.lua
 	lookSource string
+	//go:embed lua/others.lua
+	othersSource string
 
 	acquireScript       = newScript(acquireSource)
 	renewScript         = newScript(renewSource)
@@ -43,7 +45,7 @@ var (
 	acquireStringScript = newScript(acquireStringSource)
 	renewStringScript   = newScript(renewStringSource)
 	releaseStringScript = newScript(releaseStringSource)
-	lookScript          = newScript(lookSource)
+	lookScript          = newScript(luaFunction("others", othersSource) + lookSource)
 	relayScript         = newRelayScript(acquireSource)
 	relayFencedScript   = newRelayScript(acquireFencedSource)
 )
@@ -62,7 +64,8 @@ func newScript(source string) *script {
 
 // newRelayScript is relay.lua with the scripts that it calls.
 func newRelayScript(acquire string) *script {
-	return newScript(luaFunction("acquire", acquire) + luaFunction("release", releaseSource) + relaySource)
+	return newScript(luaFunction("acquire", acquire) + luaFunction("release", releaseSource) +
+		luaFunction("others", othersSource) + relaySource)
 }
 
 // luaFunction is a script as a function of another.
@@ -289,8 +292,8 @@ func releaseAll(s *script, ks []ownedKey) call {
 	return c
 }
 
-// relayHash passes a lock on from one owner to next, whose acquire is this call. own is
-// how many of the channel's subscriptions are the client's.
+// relayHash relays a lock from leaving to the owner for whom acquire, a call, takes it.
+// own is how many of the channel's subscriptions are the client's.
 func relayHash(s *script, leaving *ownedKey, own int, acquire call) call {
 	args := acquire.params()
 	c := call{script: s, nkeys: acquire.nkeys, long: make([]any, 0, len(args)+4)}

@@ -3,6 +3,7 @@ package watchlock
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,7 +71,8 @@ func TestAnUnlockDoesNotWaitForALookAhead(t *testing.T) {
 	const slow, section = 300 * time.Millisecond, 5 * time.Millisecond
 	relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) {
 		c, w := relayClient(t, v)
-		w.On(redistest.Runs(lookSource), redistest.DelayReply(slow)).Times(0)
+		w.On(redistest.Runs(lookScript.source), redistest.DelayReply(slow)).Times(0)
+		var mu sync.Mutex
 		var longest time.Duration
 		var p passLog
 		for range 12 {
@@ -83,7 +85,9 @@ func TestAnUnlockDoesNotWaitForALookAhead(t *testing.T) {
 				time.Sleep(section)
 				from := time.Now()
 				mustUnlock(t, l)
+				mu.Lock()
 				longest = max(longest, time.Since(from))
+				mu.Unlock()
 			})
 		}
 		start := time.Now()
@@ -110,7 +114,7 @@ func TestNobodyLooksAheadWhoHearsTheAnswerTooLate(t *testing.T) {
 		for _, s := range p.sections() {
 			bursts[s.burst] = true
 		}
-		if looks := v.CountIf(redistest.Runs(lookSource)); looks > waiters/4 {
+		if looks := v.CountIf(redistest.Runs(lookScript.source)); looks > waiters/4 {
 			t.Errorf("%d looks for %d bursts of %d sections", looks, len(bursts), waiters)
 		}
 	})
@@ -172,8 +176,71 @@ func TestLooksAheadDoNotTearTheRenewalsOfOthersApart(t *testing.T) {
 		if n, most := v.CountIf(redistest.Runs(renewSource)), rounds*12; n > most {
 			t.Errorf("%d renewals in %d rounds of %d locks, want %d at most", n, rounds, others, most)
 		}
-		if n := v.CountIf(redistest.Runs(lookSource)); n < 100 {
+		if n := v.CountIf(redistest.Runs(lookScript.source)); n < 100 {
 			t.Errorf("%d looks ahead", n)
 		}
 	})
+}
+
+// A message that a lock was forced is a reason to ask Redis at once. A look ahead shortly
+// before, or one whose answer is late, must not put that off.
+func TestALockForcedAfterALookAheadIsAskedAboutAtOnce(t *testing.T) {
+	// What is on its way holds the next on its connection back for as long as any flight.
+	for name, late := range map[string]time.Duration{"answered": 0, "on its way": 500 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) {
+				c, w := relayClient(t, v, WithLocalHandoff(defaultLocalHandoff))
+				other, _ := relayClient(t, v)
+				first, second, third := goLockNamed(c, kind), goLockNamed(c, kind), goLockNamed(c, kind)
+				time.Sleep(5 * time.Millisecond)
+				if late > 0 {
+					w.On(redistest.Runs(lookScript.source), redistest.DelayReply(late)).Times(1)
+				}
+				mustUnlock(t, first.lease) // the next is likely to take as long
+				<-second.done
+				time.Sleep(4 * time.Millisecond)
+				if n := v.CountIf(redistest.Runs(lookScript.source)); n != 1 {
+					t.Fatalf("%d looks ahead", n)
+				}
+				forced := time.Now()
+				if err := other.NewMutex("k").ForceUnlock(context.Background()); err != nil {
+					t.Fatal(err)
+				}
+				<-second.lease.Done()
+				if took := time.Since(forced); took > min(late, leastPatience) {
+					t.Errorf("its holder learnt of it after %v", took)
+				}
+				_ = second.lease.Unlock(context.Background())
+				<-third.done
+				mustUnlock(t, third.lease)
+			})
+		})
+	}
+}
+
+// What confirms a burst is what Redis found when it looked, however late the answer is.
+func TestNoSectionIsPassedOnALookThatIsOlderThanTheWindow(t *testing.T) {
+	for _, kind := range []string{"mutex", "fenced"} {
+		t.Run(kind, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+				const section, window, late = 9 * time.Millisecond, 2 * time.Millisecond, 4 * time.Millisecond
+				c, w := relayClient(t, v, WithLocalHandoff(window))
+				first, second, third := goLockNamed(c, kind), goLockNamed(c, kind), goLockNamed(c, kind)
+				time.Sleep(section)
+				w.On(redistest.Runs(lookScript.source), redistest.DelayReply(late)).Times(1)
+				mustUnlock(t, first.lease)
+				<-second.done
+				time.Sleep(section - time.Millisecond) // the look has been made
+				v.Mini().FlushAll()
+				time.Sleep(late)
+				_ = second.lease.Unlock(context.Background())
+				time.Sleep(0)
+				<-third.done
+				if third.lease.hold.burst == second.lease.hold.burst {
+					t.Errorf("passed on a look that is %v old, after Redis lost the lock", late+500*time.Microsecond)
+				}
+				_ = third.lease.Unlock(context.Background())
+			})
+		})
+	}
 }

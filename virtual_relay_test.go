@@ -25,7 +25,7 @@ func relayClient(t *testing.T, v *redistest.Virtual, opts ...Option) (*Client, *
 	t.Helper()
 	raw := v.Client()
 	defer raw.Close()
-	for _, source := range []string{acquireSource, acquireFencedSource, releaseSource, renewSource, lookSource, relayScript.source, relayFencedScript.source} {
+	for _, source := range []string{acquireSource, acquireFencedSource, releaseSource, renewSource, lookScript.source, relayScript.source, relayFencedScript.source} {
 		if err := raw.ScriptLoad(context.Background(), source).Err(); err != nil {
 			t.Fatalf("SCRIPT LOAD: %v", err)
 		}
@@ -313,7 +313,7 @@ func TestCloseDuringARelayLeavesNothingBehind(t *testing.T) {
 }
 
 func TestSectionsALittleLongerThanTheWindowArePassedAfterALookAhead(t *testing.T) {
-	for _, kind := range []string{"mutex", "fenced", "setnx"} {
+	for _, kind := range []string{"mutex", "fenced"} {
 		t.Run(kind, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				const waiters, section, window = 40, 5 * time.Millisecond, 2 * time.Millisecond
@@ -326,8 +326,7 @@ func TestSectionsALittleLongerThanTheWindowArePassedAfterALookAhead(t *testing.T
 				bursts := map[*burst]int{}
 				var confirmed []time.Time
 				for _, cmd := range v.Commands() {
-					if acquireRuns(cmd) || redistest.Runs(lookSource)(cmd) ||
-						redistest.Runs(acquireStringSource)(cmd) || redistest.Runs(renewStringSource)(cmd) {
+					if acquireRuns(cmd) || redistest.Runs(lookScript.source)(cmd) {
 						confirmed = append(confirmed, cmd.Time)
 					}
 				}
@@ -342,11 +341,8 @@ func TestSectionsALittleLongerThanTheWindowArePassedAfterALookAhead(t *testing.T
 					}
 				}
 				// Once the first has been measured, a burst is passed for as long as relays go on
-				// while nobody else waits. In the string form that is not known: once.
+				// while nobody else waits.
 				least := int(waiters * section / relayMost)
-				if kind == "setnx" {
-					least = waiters / 2
-				}
 				if n := len(bursts); n < least || n > least+4 {
 					t.Errorf("%d bursts for %d sections, want about %d", n, waiters, least)
 				}
@@ -378,7 +374,7 @@ func TestNobodyLooksAheadForNothing(t *testing.T) {
 					}
 					p.all.Wait()
 				}
-				if n := v.CountIf(redistest.Runs(lookSource)); n != 0 {
+				if n := v.CountIf(redistest.Runs(lookScript.source)); n != 0 {
 					t.Errorf("%d looks", n)
 				}
 			})

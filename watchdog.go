@@ -23,7 +23,7 @@ type watchdog struct {
 	running bool
 	lane    bool          // a burst to be renewed was added
 	wakeAt  time.Duration // until when run sleeps
-	sweepAt time.Duration // from when to take along what is due soon
+	sweepAt time.Duration // before this, only what is due is taken
 	emptyAt time.Duration // since when nothing is held
 }
 
@@ -204,7 +204,9 @@ type renewal struct {
 	b     *burst
 	owned ownedKey
 	key   batchKey
-	ahead bool // it is a look ahead, which goes alone
+	done  chan struct{} // closed when it is answered or given up
+	ahead bool          // it is a look ahead, which goes alone
+	vain  bool          // it lets nothing be passed: it came late, or others wait
 }
 
 func (r renewal) batch() batchKey { return r.key }
@@ -223,7 +225,7 @@ func (d *watchdog) round(due []*burst, now time.Duration) (renewals []renewal) {
 }
 
 // look decides about one burst at now. It marks a renewal as on its way, which
-// Unlock then waits for.
+// Unlock then waits for unless it is a look ahead.
 func (d *watchdog) look(b *burst, now time.Duration) (r renewal, next time.Duration, renew bool) {
 	g := b.gate
 	g.mu.Lock()
@@ -252,17 +254,19 @@ func (d *watchdog) look(b *burst, now time.Duration) (r renewal, next time.Durat
 		left := time.Duration(b.trusted.Load()) - now
 		owned.lease = max(owned.lease, (left+margin(left)).Truncate(time.Millisecond)+time.Millisecond)
 	}
-	if b.renewing == nil && (b.verifyAt <= now || b.due <= now+d.early()) {
+	if b.idleLocked() && (b.verifyAt <= now || b.due <= now+d.early()) {
 		b.looking = b.ahead && !b.doubted && b.due > now+d.early()
-		b.verifyAt, b.verified, b.ahead = never, now, false
+		b.verifyAt, b.ahead = never, false
 		b.renewing = make(chan struct{})
 		if b.looking {
 			owned.lease = 0
+		} else {
+			b.verified = now
 		}
 		for b.due <= now+d.early() {
 			b.due += d.interval()
 		}
-		r = renewal{b, owned, d.c.batchOf(b.kind(), g.keys, b.alone || b.looking), b.looking}
+		r = renewal{b, owned, d.c.batchOf(b.kind(), g.keys, b.alone || b.looking), b.renewing, b.looking, false}
 		renew = true
 	}
 	return r, b.nextLocked(), renew
@@ -297,14 +301,14 @@ func (d *watchdog) send(batch []renewal) {
 
 // renew asks Redis about one batch and applies the answer to each burst.
 func (d *watchdog) renew(batch []renewal) {
+	timeout := min(attemptTimeout, d.c.cfg.watchdogTimeout/6)
+	if batch[0].ahead {
+		d.lookAhead(batch[0], timeout)
+		return
+	}
 	owned := make([]ownedKey, len(batch))
 	for i, r := range batch {
 		owned[i] = r.owned
-	}
-	timeout := min(attemptTimeout, d.c.cfg.watchdogTimeout/6)
-	if kind, able := batch[0].b.kind().(relayer); able && batch[0].ahead {
-		d.lookAhead(batch[0], kind, timeout)
-		return
 	}
 	verdicts, res := batch[0].b.kind().renew(d.c.runner.onLane(d.c.root, timeout), owned)
 	for i, r := range batch {
@@ -316,14 +320,17 @@ func (d *watchdog) renew(batch []renewal) {
 	}
 }
 
-// lookAhead asks Redis about one burst and whether anybody else waits for its lock.
-func (d *watchdog) lookAhead(r renewal, kind relayer, timeout time.Duration) {
+// lookAhead asks Redis about one burst and whether others wait for its lock.
+func (d *watchdog) lookAhead(r renewal, timeout time.Duration) {
 	g := r.b.gate
 	_, own := d.c.subs.hears(g.keys.channel)
-	v, alone, res := kind.look(d.c.runner.onLane(d.c.root, timeout), &r.owned, own)
-	if v == kept {
+	v, others, res := r.b.kind().(relayer).look(d.c.runner.onLane(d.c.root, timeout), &r.owned, own)
+	if r.vain = others || res.took > d.c.cfg.localHandoff; v == kept {
 		g.mu.Lock()
-		r.b.lookedLocked(d.c.clock.now(), res.took, alone)
+		g.trip = micros(res.took)
+		if !r.vain {
+			r.b.beginAnewLocked(d.c.clock.now())
+		}
 		g.mu.Unlock()
 	}
 	d.settle(r, v, res, false)
@@ -333,16 +340,16 @@ func (d *watchdog) lookAhead(r renewal, kind relayer, timeout time.Duration) {
 // failure is tried again soon, alone if the server refused the whole batch.
 func (d *watchdog) settle(r renewal, v verdict, res result, company bool) {
 	b, g := r.b, r.b.gate
-	if v != unseen {
+	if v == notMine || v == kept && !r.vain {
 		g.judged(b, v, res, r.owned.lease)
 	}
 	failed := false
 	g.mu.Lock()
-	if b.renewing != nil {
-		close(b.renewing)
+	close(r.done)
+	if b.renewing == r.done {
 		b.renewing = nil
 	}
-	if v == unseen && !b.over {
+	if v == unseen && !b.over && !r.ahead { // a look ahead is not missed
 		b.alone = b.alone || company && res.fate == refused
 		// From its send: one that hangs must not halve the number of tries.
 		again := max(d.c.clock.now(), res.sentAt+d.early())

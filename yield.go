@@ -12,7 +12,7 @@ const (
 	foreignFor  = 50 * time.Millisecond // for how long such a client is taken to take part
 	absentTries = 3                     // in which somebody did not come, to take it for absent
 	mostTurns   = 1000
-	leastShare  = 4 // of a window, that a burst may be passed for
+	mostSharers = 4 // among whom a window is divided
 )
 
 // yielding is how a gate lets other clients go first after a release of ours that
@@ -33,7 +33,7 @@ type yielding struct {
 	absentTo  time.Duration // until when absent counts
 	foreignTo time.Duration // until when a client of another kind is taken to take part
 	since     time.Duration // when the oldest of those unclaimed was heard
-	others    int16         // that heard our newest release
+	others    int16         // that heard our newest release, less the absent
 	turns     int16         // releases to hear before to
 	early     int16         // releases heard since ours was sent
 	missed    int16         // turns that had passed in silence, when the attempt began
@@ -66,7 +66,7 @@ func (y *yielding) share(window time.Duration) time.Duration {
 	if y == nil || y.others < 2 {
 		return window
 	}
-	return max(window/time.Duration(1+y.others), window/leastShare)
+	return window / time.Duration(min(1+y.others, mostSharers))
 }
 
 // sent says that a release of ours leaves.
