@@ -222,9 +222,10 @@ func WithMaxPollInterval(d time.Duration) Option {
 //
 // Where nobody else has subscribed to the lock's releases, longer sections go on without
 // one too: Redis is asked shortly before the end of a section of up to ten windows, or
-// the lock is released and taken for the next waiter of this client in one script. After
-// 100 ms of that the next Unlock that does not pass it releases it for all, for those who
-// only poll. 2 ms by default, at most 1 s; 0 makes every Unlock release in Redis.
+// the lock is released and taken for the next waiter of this client in one script.
+// Whoever subscribes after that question waits for two sections at most; for those who
+// only poll, the first Unlock after 100 ms of that which does not pass the lock releases
+// it for all. 2 ms by default, at most 1 s; 0 makes every Unlock release in Redis.
 func WithLocalHandoff(window time.Duration) Option {
 	return option(func(c *config) error {
 		c.localHandoff = window

@@ -201,19 +201,27 @@ func TestARelayWithoutAnAnswerIsBelievedByNobody(t *testing.T) {
 	}
 }
 
+// relayHeld is a client with the lock, and with the answer to its first relay held back
+// until held is closed.
+func relayHeld(t *testing.T, v *redistest.Virtual, kind string) (c *Client, first *Lease, held chan struct{}) {
+	t.Helper()
+	c, w := relayClient(t, v, WithLocalHandoff(defaultLocalHandoff))
+	held = make(chan struct{})
+	w.On(relayRuns, redistest.HoldReply(held)).Times(1)
+	first, err := lockNamed(c, kind, "k")(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, first, held
+}
+
 // TestAWaiterThatLeavesDuringARelayLosesTheLockForNobody holds the answer to a relay
 // while the waiter that it was made for goes.
 func TestAWaiterThatLeavesDuringARelayLosesTheLockForNobody(t *testing.T) {
 	for others := range 2 {
 		t.Run(fmt.Sprint(others, " others"), func(t *testing.T) {
 			relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) {
-				c, w := relayClient(t, v, WithLocalHandoff(defaultLocalHandoff))
-				held := make(chan struct{})
-				w.On(relayRuns, redistest.HoldReply(held)).Times(1)
-				first, err := lockNamed(c, kind, "k")(context.Background())
-				if err != nil {
-					t.Fatal(err)
-				}
+				c, first, held := relayHeld(t, v, kind)
 				ctx, cancel := context.WithCancel(context.Background())
 				gone := make(chan error)
 				go func() { _, err := lockNamed(c, kind, "k")(ctx); gone <- err }()
@@ -249,13 +257,7 @@ func TestAWaiterThatLeavesDuringARelayLosesTheLockForNobody(t *testing.T) {
 
 func TestARelayedLockThatIsForcedMeanwhileIsNotBelieved(t *testing.T) {
 	relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) {
-		c, w := relayClient(t, v, WithLocalHandoff(defaultLocalHandoff))
-		held := make(chan struct{})
-		w.On(relayRuns, redistest.HoldReply(held)).Times(1)
-		first, err := lockNamed(c, kind, "k")(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c, first, held := relayHeld(t, v, kind)
 		var p passLog
 		p.wait(t, 0, lockNamed(c, kind, "k"), time.Millisecond)
 		time.Sleep(5 * time.Millisecond)
@@ -283,13 +285,7 @@ func TestARelayedLockThatIsForcedMeanwhileIsNotBelieved(t *testing.T) {
 
 func TestCloseDuringARelayLeavesNothingBehind(t *testing.T) {
 	relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) {
-		c, w := relayClient(t, v, WithLocalHandoff(defaultLocalHandoff))
-		held := make(chan struct{})
-		w.On(relayRuns, redistest.HoldReply(held)).Times(1)
-		first, err := lockNamed(c, kind, "k")(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c, first, held := relayHeld(t, v, kind)
 		waiting := make(chan error)
 		go func() { _, err := lockNamed(c, kind, "k")(context.Background()); waiting <- err }()
 		synctest.Wait()
