@@ -6,6 +6,7 @@ import (
 	"errors"
 	"image/color"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -239,12 +240,50 @@ func TestDifferencesThatRoundsDoNotAgreeOnAreNoise(t *testing.T) {
 	}
 }
 
+func TestChanceOfRoundsOnOneSideIsThatOfACoin(t *testing.T) {
+	for _, c := range []struct {
+		n, k int
+		want float64
+	}{{5, 0, 1.0 / 16}, {5, 1, 12.0 / 32}, {15, 3, 2 * 576.0 / 32768}, {15, 4, 2 * 1941.0 / 32768}, {4, 2, 1}} {
+		if got := signChance(c.n, c.k); math.Abs(got-c.want) > 1e-12 {
+			t.Errorf("%d of %d on one side: %v, want %v", c.k, c.n, got, c.want)
+		}
+	}
+	few, many := slices.Repeat([]float64{0.9}, 3), slices.Repeat([]float64{1.1}, 12)
+	if got := spreadOf(append(few, many...)).noise(); got != "" {
+		t.Errorf("12 of 15 on one side: %q", got)
+	}
+}
+
+func TestNobodyAlwaysFollowsTheSame(t *testing.T) {
+	const rounds, n = 900, 9
+	follows := map[[2]int]int{}
+	for round := range rounds {
+		all := order(round, n)
+		if !slices.Equal(all, order(round, n)) {
+			t.Fatalf("round %d has two orders", round)
+		}
+		for i := 1; i < n; i++ {
+			follows[[2]int{all[i-1], all[i]}]++
+		}
+	}
+	// Each pair is due 100 times, give or take 9.
+	if len(follows) != n*(n-1) {
+		t.Errorf("%d pairs", len(follows))
+	}
+	for pair, times := range follows {
+		if times < 60 || times > 140 {
+			t.Errorf("%v: %d times in %d rounds", pair, times, rounds)
+		}
+	}
+}
+
 func TestRatiosAreFormedWithinARound(t *testing.T) {
 	mine := &entry{Name: plainName, Rounds: []figures{{rate: 20}, nil, {rate: 600}}}
 	base := &entry{Name: rawName, Rounds: []figures{{rate: 10}, {rate: 1}, {rate: 200}}}
 	r := result{ID: "uncontended-64", Main: rate, Base: rawName, Contenders: []*entry{base, mine}}
 	r.conclude()
-	if *mine.Ratio != (spread{2.5, 2, 3, 2}) {
+	if *mine.Ratio != (spread{2.5, 2, 3, 2, 2}) {
 		t.Errorf("ratios are %+v", *mine.Ratio)
 	}
 	i := slices.IndexFunc(goals(), func(g goal) bool { return g.scenario == r.ID })

@@ -6,8 +6,9 @@
 // It starts a Redis server of its own on a free loopback port and stops it at
 // the end. In each scenario all clients take turns, round by round, so that what
 // else the machine does falls on all of them; figures are medians over the
-// rounds, and ratios are formed within each round. Every section checks that
-// it is alone. The table, the raw figures and the plots go to a folder.
+// rounds, and ratios are formed within each round. The order is drawn for each
+// round, so that nobody always follows the same. Every section checks that it is
+// alone. The table, the raw figures and the plots go to a folder.
 //
 // The file adapter.go tells how each client is set up. Raw go-redis, which runs
 // two scripts and nothing else, counts as 1.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 )
@@ -32,7 +33,7 @@ type entry struct {
 // spread is the median of some values, and the least and the greatest of them.
 type spread struct {
 	Median, Low, High float64
-	N                 int
+	N, Above          int // values, and those above 1
 }
 
 func spreadOf(values []float64) spread {
@@ -40,24 +41,41 @@ func spreadOf(values []float64) spread {
 		return spread{}
 	}
 	v := slices.Sorted(slices.Values(values))
-	n := len(v)
-	return spread{(v[(n-1)/2] + v[n/2]) / 2, v[0], v[n-1], n}
+	n, above := len(v), 0
+	for _, x := range v {
+		if x > 1 {
+			above++
+		}
+	}
+	return spread{(v[(n-1)/2] + v[n/2]) / 2, v[0], v[n-1], n, above}
 }
 
-// tellingRounds is from how many rounds on a ratio may be called a difference:
-// that chance alone puts 5 on one side happens once in 16 times.
-const tellingRounds = 5
+const (
+	tellingChance = 1.0 / 16 // of what is still called noise
+	tellingRounds = 5        // by chance all are on one side once in 16 times
+)
 
-// noise says whether ratios tell a difference: all rounds must agree on which side
-// of 1 they are.
+// noise says whether ratios tell a difference, by the sign test: that by chance
+// so few rounds, or fewer, are on the other side of 1 may happen once in 16 times.
 func (s spread) noise() string {
 	switch {
 	case s.N < tellingRounds:
 		return "too few rounds to tell"
-	case s.Low <= 1 && s.High >= 1:
+	case signChance(s.N, min(s.Above, s.N-s.Above)) > tellingChance:
 		return "within noise"
 	}
 	return ""
+}
+
+// signChance is how likely it is that of n tosses of a coin k or fewer fall on
+// either side.
+func signChance(n, k int) float64 {
+	ways, sum := 1.0, 0.0
+	for i := range k + 1 {
+		sum += ways
+		ways *= float64(n-i) / float64(i+1)
+	}
+	return min(1, sum*math.Pow(2, float64(1-n)))
 }
 
 func (s spread) String() string {

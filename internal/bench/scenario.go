@@ -13,6 +13,7 @@ type scenario struct {
 	base             string // the contender that counts as 1; none if empty
 	columns          []figure
 	most             int                    // rounds; 0 is as many as asked for
+	times            int                    // as many rounds as asked for, for small differences; 0 is once
 	only             func(a adapter) bool   // those it is about; all if nil
 	skip             func(a adapter) string // why one of them is left out
 	measure          func(t trial) (figures, error)
@@ -45,6 +46,9 @@ func scenarios(p plan) []scenario {
 			crowd{goroutines: 1, own: true, cancellable: true}),
 		pairs("uncontended-64", "Uncontended, 64 goroutines", "Each has a lock of its own; all share one client.",
 			crowd{goroutines: 64, own: true}),
+	}
+	for i := range list {
+		list[i].times = 3
 	}
 	for _, n := range []int{2, 16, 128, min(1000, p.crowdLimit)} {
 		s := pairs(fmt.Sprintf("contended-1x%d", n), fmt.Sprintf("Contended, 1 process x %d", n),

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"runtime"
 	"strings"
 )
 
@@ -40,11 +42,18 @@ func (t *tour) run() ([]*result, error) {
 }
 
 func (t *tour) roundsOf(s scenario) int {
+	rounds := t.plan.rounds * max(1, s.times)
 	if s.most > 0 {
-		return min(s.most, t.plan.rounds)
+		return min(s.most, rounds)
 	}
-	return t.plan.rounds
+	return rounds
 }
+
+// order is that of n contenders in a round. It is drawn anew for each, the same
+// in each run: in one order that only begins elsewhere each time, two contenders
+// of the same code differed by a seventh, for what went before one of them always
+// went before it.
+func order(round, n int) []int { return rand.New(rand.NewPCG(uint64(n), uint64(round))).Perm(n) }
 
 func (t *tour) scenario(s scenario, with []adapter) (*result, error) {
 	contenders, left := s.contenders(with)
@@ -53,9 +62,7 @@ func (t *tour) scenario(s scenario, with []adapter) (*result, error) {
 		r.Contenders = append(r.Contenders, &entry{Name: c.name})
 	}
 	for round := range t.roundsOf(s) {
-		for i := range contenders {
-			// Another one begins each round, so that nobody always follows the same.
-			k := (i + round) % len(contenders)
+		for _, k := range order(round, len(contenders)) {
 			t.progress.step(s.title, round+1, t.roundsOf(s), contenders[k].name)
 			if err := t.turn(s, contenders[k], r.Contenders[k]); err != nil {
 				return nil, err
@@ -72,6 +79,7 @@ func (t *tour) turn(s scenario, c contender, e *entry) error {
 	if err := t.srv.empty(); err != nil {
 		return err
 	}
+	runtime.GC() // nobody's garbage is another's
 	t.trials++
 	f, err := c.measure(trial{t.srv, c.adapter, t.plan, fmt.Sprintf("bench:%s:%d", s.id, t.trials)})
 	e.Rounds = append(e.Rounds, f)
