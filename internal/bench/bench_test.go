@@ -278,6 +278,33 @@ func TestNobodyAlwaysFollowsTheSame(t *testing.T) {
 	}
 }
 
+func TestARoundHasEverybodyOnceInItsOwnOrder(t *testing.T) {
+	var went []string
+	s := scenario{times: 3, main: rate}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		s.extra = append(s.extra, contender{name: name, measure: func(trial) (figures, error) {
+			went = append(went, name)
+			return figures{rate: 1}, nil
+		}})
+	}
+	tour := &tour{plan: plan{rounds: 5}, srv: testServer(t), progress: newProgress(io.Discard)}
+	if _, err := tour.scenario(s, nil); err != nil {
+		t.Fatal(err)
+	}
+	orders := map[string]bool{}
+	rounds := slices.Collect(slices.Chunk(went, len(s.extra)))
+	for _, round := range rounds {
+		orders[strings.Join(round, "")] = true
+		if slices.Sort(round); strings.Join(round, "") != "abcd" {
+			t.Errorf("a round of %q", round)
+		}
+	}
+	// Of 24 orders, beginning elsewhere each time gives 4.
+	if len(rounds) != 15 || len(orders) < 5 {
+		t.Errorf("%d rounds in %d orders", len(rounds), len(orders))
+	}
+}
+
 func TestRatiosAreFormedWithinARound(t *testing.T) {
 	mine := &entry{Name: plainName, Rounds: []figures{{rate: 20}, nil, {rate: 600}}}
 	base := &entry{Name: rawName, Rounds: []figures{{rate: 10}, {rate: 1}, {rate: 200}}}

@@ -42,7 +42,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.SetOutput(stderr)
 	flags.StringVar(&only, "only", "", "run the scenarios that match `regexp`")
 	flags.StringVar(&with, "with", "", "run the clients that match `regexp`")
-	flags.IntVar(&s.plan.rounds, "rounds", 5, "rounds of each scenario; fewer than 5 tell no differences")
+	flags.IntVar(&s.plan.rounds, "rounds", 5, "rounds of each scenario, three times as many of the uncontended ones; fewer than 5 tell no differences")
 	flags.DurationVar(&s.plan.span, "span", time.Second, "how long each measurement takes")
 	flags.StringVar(&s.out, "out", "", "the `folder` for results.md, results.json and the plots; default: a new one for temporary files")
 	flags.BoolVar(&s.json, "json", false, "print the results as JSON instead of the table")

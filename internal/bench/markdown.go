@@ -14,7 +14,7 @@ func (a *account) markdown() string {
 	fmt.Fprintf(&b, "`%s`\n\n%s\n\n", a.Command, a.machineText())
 	b.WriteString("Figures are medians of the rounds; in brackets, the least and the greatest. Ratios are formed within " +
 		"each round, in an order drawn for it; the uncontended scenarios have three times as many. A difference is called noise unless so many rounds, of at least 5, agree on which side of 1 it is " +
-		"that chance would bring it about once in 16 times (sign test). Costs are for each section " +
+		"that chance would bring it about at most once in 16 times (sign test). Costs are for each section " +
 		"or pair of Lock and Unlock, over the whole process. Every section checked that it was alone.\n\n")
 	if text := a.goalTable(); text != "" {
 		b.WriteString("## Goals\n\n" + text + "\n")

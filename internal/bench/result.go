@@ -33,7 +33,7 @@ type entry struct {
 // spread is the median of some values, and the least and the greatest of them.
 type spread struct {
 	Median, Low, High float64
-	N, Above          int // values, and those above 1
+	N, Above          int // values; those above 1, which tells of ratios only
 }
 
 func spreadOf(values []float64) spread {
@@ -51,12 +51,12 @@ func spreadOf(values []float64) spread {
 }
 
 const (
-	tellingChance = 1.0 / 16 // of what is still called noise
+	tellingChance = 1.0 / 16 // what chance brings about more often is noise
 	tellingRounds = 5        // by chance all are on one side once in 16 times
 )
 
-// noise says whether ratios tell a difference, by the sign test: that by chance
-// so few rounds, or fewer, are on the other side of 1 may happen once in 16 times.
+// noise says whether ratios tell a difference, by the sign test: chance may put so
+// few rounds, or fewer, on one side of 1 once in 16 times at most.
 func (s spread) noise() string {
 	switch {
 	case s.N < tellingRounds:

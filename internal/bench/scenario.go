@@ -13,7 +13,7 @@ type scenario struct {
 	base             string // the contender that counts as 1; none if empty
 	columns          []figure
 	most             int                    // rounds; 0 is as many as asked for
-	times            int                    // as many rounds as asked for, for small differences; 0 is once
+	times            int                    // how often as many rounds as asked for, where differences are small; 0 is once
 	only             func(a adapter) bool   // those it is about; all if nil
 	skip             func(a adapter) string // why one of them is left out
 	measure          func(t trial) (figures, error)
