@@ -40,6 +40,7 @@ type burst struct {
 	spare    int16         // of a fenced lock: tokens reserved with the grant and not given out
 	over     bool          // unlocked, lost, or left at Close
 	alone    bool          // renew in a script of its own: company failed
+	apart    bool          // the same, once: company was told to come later
 	failing  bool          // the newest renewal failed
 	ahead    bool          // verifyAt is a look ahead
 	looking  bool          // renewing is a look ahead, for which nobody waits

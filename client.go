@@ -95,12 +95,12 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 		finished: make(chan struct{}),
 	}
 	c.dog = newWatchdog(c)
-	c.channels = cfg.channels.on(run.bySlot)
+	c.channels = cfg.channels.on(run.bySlot())
 	c.subs = newSubscriber(c, c.channels)
 	c.orphans = newOrphanage(c)
-	c.strings = newStringKind(run.bySlot)
-	run.clock, run.spawn, run.onBack, run.root = c.clock, c.spawn, c.dog.verifyAll, c.root
-	run.lanes, run.only = make(map[int]*lane), run.newLaneTo(run.mainClient, false)
+	c.strings = newStringKind(run.bySlot())
+	run.clock, run.spawn, run.onBack, run.root = c.clock, c.spawn, c.dog.back, c.root
+	run.start()
 	return c, nil
 }
 
@@ -120,7 +120,7 @@ func (c *Client) newMutex(k kind, name string, opts []LockOption) *Mutex {
 	m := &Mutex{c: c, kind: k}
 	m.keys, m.err = newLockKeys(k, name, c.cfg.mapName)
 	m.own = leaseKey{c, m.keys.key}
-	m.keys.tell = c.channels.publishArg(c.runner.bySlot)
+	m.keys.tell = c.channels.publishArg(c.runner.bySlot())
 	conf, err := lockConfig{}.with(c.cfg.lockDefaults, c.cfg.watchdogTimeout)
 	conf.tokenTTLSet = false // a default for those it suits
 	if err == nil {
@@ -202,7 +202,7 @@ func (c *Client) Close() error {
 	}
 	close(c.stopping)
 	c.subs.close()
-	c.runner.closeLane(true)
+	c.runner.close()
 	c.tasks.Wait()
 	if len(left) > 0 {
 		slices.Sort(left)

@@ -19,6 +19,7 @@ const (
 	mostTokens   = 1024                  // and at most, for one grant
 	confirmedAge = time.Second           // of Redis's last word, to ask when a subscription begins
 	verifyGap    = 50 * time.Millisecond // between looks caused by messages
+	verifyPace   = time.Second           // between looks at all that is held at a server
 	slowGrants   = 3                     // grants too slow to use before Lock says so
 )
 
@@ -214,12 +215,21 @@ func (g *gate) try() (pause time.Duration, again bool) {
 		return 0, false
 	}
 	a.room[0] = a.owned()
-	got, res := a.want.kind.acquire(g.c.runner.here(w.ctx), &a.room[0], before)
+	do := g.c.runner.here(w.ctx)
+	do.whose = g
+	got, res := a.want.kind.acquire(do, &a.room[0], before)
 	g.mu.Lock()
 	pause, again = g.settleLocked(w, a, got, res)
 	g.mu.Unlock()
 	g.c.reuseAttempt(a)
 	return pause, again
+}
+
+// wanted reports whether anybody still waits for an attempt.
+func (g *gate) wanted() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.queue.n > 0 && !g.closed
 }
 
 // newAttempt is an empty attempt.
@@ -292,6 +302,13 @@ func (g *gate) sleep(timer *time.Timer, pause time.Duration) {
 func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res result) (pause time.Duration, again bool) {
 	now := g.c.clock.now()
 	g.attempt = nil
+	if res.err == errUnwanted { //nolint:errorlint // the lane's own
+		if g.queue.n == 0 {
+			g.stopDrivingLocked()
+			return 0, false
+		}
+		return 0, true
+	}
 	g.last = answer{n: a.n, at: now, ttl: got.ttl, err: res.err}
 	waited := now - w.since
 
@@ -391,7 +408,7 @@ func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res result, now t
 	if g.trip = micros(res.took); renewed {
 		b.lookAheadLocked(now)
 	}
-	g.c.dog.add(b, b.nextLocked(), renewed)
+	g.c.dog.add(b, b.nextLocked())
 	g.answerOnceLocked(math.MaxInt, func(o *waiter) error { return g.busyLocked(o, now) })
 	if g.queue.n > 0 {
 		g.subscribeLocked()

@@ -164,7 +164,7 @@ func TestGateCommandsOfARenewalRound(t *testing.T) {
 			leases[i] = mustLock(t, c.NewMutex(fmt.Sprint("order:", i)))
 			_ = leases[i].Done() // or each would be warned about
 		}
-		synctest.Wait()
+		time.Sleep(2 * keepAfter) // the connection that hears of a restart is open
 		v.Reset()
 		time.Sleep(c.dog.interval() + c.dog.early())
 		synctest.Wait()

@@ -2,8 +2,10 @@ package watchlock
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -27,13 +29,15 @@ const (
 // signalled.
 type lane struct {
 	// immutable
+	r       *runner
 	clock   *clock
 	spawn   func(func()) bool
-	observe func(fate)
-	on      func() commander
 	exact   bool            // a flight's context ends with the timeout of its calls
 	root    context.Context // has no values
 	tickets sync.Pool       // of callers that stay until their ticket is answered
+
+	// atomic
+	someForgot atomic.Bool // forgot is not empty; changes under mu
 
 	mu sync.Mutex
 	// guarded by mu
@@ -46,12 +50,17 @@ type lane struct {
 	patience *time.Timer   // armed while somebody is queued
 	shared   *flightContext
 	sharedAt time.Duration
+	forgot   map[*script]bool // that the server did not know, and that has not run since
 }
+
+// wanter knows whether anybody still waits for what a call is to do.
+type wanter interface{ wanted() bool }
 
 // ticket is one call on its way.
 type ticket struct {
 	call    call
 	values  context.Context
+	whose   wanter // nil: it is wanted until it is answered
 	timeout time.Duration
 	here    bool      // its goroutine can lead a flight
 	signal  chan bool // one slot: false, answered; true, lead the batch
@@ -59,6 +68,7 @@ type ticket struct {
 	number  int       // of that flight
 	wire    wire
 	res     result
+	left    bool // a hook still works on its commands: it must not be used again
 	self    [1]*ticket
 }
 
@@ -211,10 +221,10 @@ func (l *lane) recycle(batch []*ticket) {
 
 // run passes c through the lane and returns within timeout, or when stop is
 // closed, whatever the connection does.
-func (l *lane) run(ctx context.Context, c call, timeout time.Duration, stop <-chan struct{}) result {
+func (l *lane) run(ctx context.Context, c call, whose wanter, timeout time.Duration, stop <-chan struct{}) result {
 	timeout = min(timeout, attemptTimeout)
 	began := l.clock.now()
-	t := &ticket{call: c, values: ctx, timeout: timeout, signal: make(chan bool, 1)}
+	t := &ticket{call: c, values: ctx, whose: whose, timeout: timeout, signal: make(chan bool, 1)}
 	if batch, n := l.enter(t); batch != nil {
 		l.lead(batch, n)
 	}
@@ -229,19 +239,19 @@ func (l *lane) run(ctx context.Context, c call, timeout time.Duration, stop <-ch
 	now := l.clock.now()
 	res := result{fate: unknown, err: unavailable(&noAnswerError{now - began}), sentAt: began, took: now - began}
 	if res.took >= timeout {
-		l.observe(unknown)
+		l.r.observe(l.r.site(t.call.key()), &res, began)
 	}
 	return res
 }
 
 // runHere passes c through the lane on the caller's goroutine, which leads its
 // flight or one that it has to wait for.
-func (l *lane) runHere(ctx context.Context, c call) result {
+func (l *lane) runHere(ctx context.Context, c call, whose wanter) result {
 	t, _ := l.tickets.Get().(*ticket)
 	if t == nil {
 		t = &ticket{signal: make(chan bool, 1)}
 	}
-	t.call, t.values, t.timeout, t.here = c, ctx, attemptTimeout, true
+	t.call, t.values, t.whose, t.timeout, t.here = c, ctx, whose, attemptTimeout, true
 	batch, n := l.enter(t)
 	if batch == nil && <-t.signal {
 		batch, n = t.batch, t.number
@@ -250,62 +260,144 @@ func (l *lane) runHere(ctx context.Context, c call) result {
 		l.fly(batch, n, t)
 	}
 	res := t.res
-	t.forget()
-	l.tickets.Put(t)
+	if !t.left {
+		t.forget()
+		l.tickets.Put(t)
+	}
 	return res
 }
 
 // forget empties a ticket for its next use.
 func (t *ticket) forget() {
-	t.call, t.values, t.batch, t.res = call{}, nil, nil, result{}
+	t.call, t.values, t.whose, t.batch, t.res = call{}, nil, nil, nil, result{}
 	t.self[0] = nil
 }
 
 // send carries one flight to Redis and back.
 func (l *lane) send(batch []*ticket) (trip time.Duration, answered bool) {
+	if batch = stillWanted(batch); len(batch) == 0 {
+		return 0, false
+	}
 	ctx, cancel := l.context(batch)
 	defer cancel()
 	sentAt := l.clock.now()
-	on := l.on()
+	on := l.r.link
 	for _, t := range batch {
-		t.wire.fill(ctx, &t.call, false)
+		t.wire.fill(ctx, &t.call, on, l.whole(t.call.script))
 	}
-	carry(ctx, on, batch)
-	var again []*ticket
-	for _, t := range batch {
-		if t.wire.unknownScript(&t.call) {
-			again = append(again, t) // it certainly did not run
-		}
-	}
-	if len(again) > 0 && l.clock.now()-sentAt < attemptTimeout/2 {
+	carry(ctx, l.r.rdb, batch)
+	if again := l.again(batch); len(again) > 0 && l.clock.now()-sentAt < attemptTimeout/2 {
 		for _, t := range again {
-			t.wire.fill(ctx, &t.call, true)
+			t.wire.fill(ctx, &t.call, on, true)
 		}
-		carry(ctx, on, again)
+		carry(ctx, l.r.rdb, again)
+		l.again(again)
 	}
 	trip = l.clock.now() - sentAt
 	for _, t := range batch {
 		t.res = t.wire.result(ctx, &t.call)
 		t.res.sentAt, t.res.took = sentAt, trip
+		t.left = t.wire.left()
 		answered = answered || t.res.fate != unknown && t.res.fate != unsent
-		l.observe(t.res.fate)
+		l.r.observe(l.r.site(t.call.key()), &t.res, sentAt)
 	}
 	return trip, answered
 }
 
-// carry sends the commands of tickets, alone or in a pipeline.
-func carry(ctx context.Context, on commander, batch []*ticket) {
-	if len(batch) == 1 && len(batch[0].wire.cmds) == 1 {
-		_ = on.Process(ctx, batch[0].wire.cmds[0]) // the command keeps its error
-		return
+// errUnwanted is the outcome of a call that nobody waited for when its turn came.
+var errUnwanted = errors.New("nobody waits for it any more")
+
+// stillWanted is what is left of a batch without what nobody waits for any more: that is
+// not sent.
+func stillWanted(batch []*ticket) []*ticket {
+	for i, t := range batch {
+		if t.whose == nil || t.whose.wanted() {
+			continue
+		}
+		left := slices.Clone(batch[:i])
+		t.res = result{fate: unsent, err: errUnwanted}
+		return append(left, stillWanted(batch[i+1:])...)
 	}
-	pipe := on.Pipeline()
+	return batch
+}
+
+// whole reports whether s is to be sent with its whole source.
+func (l *lane) whole(s *script) bool {
+	if s == nil || !l.r.unnamed.Load() && !l.someForgot.Load() {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.r.unnamed.Load() || l.forgot[s]
+}
+
+// again is the calls of a batch whose scripts the server did not know by name, or would
+// not run by name for this user: they certainly did not run. What it has forgotten is
+// remembered until it has run, for there may be no time left to send it in this attempt.
+func (l *lane) again(batch []*ticket) (again []*ticket) {
 	for _, t := range batch {
-		for _, cmd := range t.wire.cmds {
-			_ = pipe.Process(ctx, cmd) // only queues
+		s := t.call.script
+		if s == nil {
+			continue
+		}
+		switch came, named, err := t.wire.asked(); {
+		case err == nil:
+			if came && !named && l.someForgot.Load() {
+				l.note(s, false)
+			}
+		case isNoScript(err):
+			l.note(s, true)
+			again = append(again, t)
+		case named && noNames(err):
+			l.r.unnamed.Store(true)
+			again = append(again, t)
+		case !named && forbidden(err):
+			l.r.unnamed.Store(false) // that is no way either
 		}
 	}
-	_, _ = pipe.Exec(ctx) // each command keeps its own
+	return again
+}
+
+// note remembers whether the server has forgotten a script.
+func (l *lane) note(s *script, forgot bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.forgot == nil {
+		l.forgot = make(map[*script]bool)
+	}
+	if forgot {
+		l.forgot[s] = true
+	} else {
+		delete(l.forgot, s)
+	}
+	l.someForgot.Store(len(l.forgot) > 0)
+}
+
+// carry sends the commands of tickets, alone or in a pipeline, through the hooks of the
+// caller's client.
+func carry(ctx context.Context, rdb commander, batch []*ticket) {
+	var said error
+	if len(batch) == 1 && len(batch[0].wire.cmds) == 1 {
+		said = rdb.Process(ctx, batch[0].wire.cmds[0])
+	} else {
+		pipe := rdb.Pipeline()
+		for _, t := range batch {
+			for _, cmd := range t.wire.cmds {
+				_ = pipe.Process(ctx, cmd) // only queues
+			}
+		}
+		_, said = pipe.Exec(ctx)
+	}
+	for _, t := range batch {
+		for _, cmd := range t.wire.cmds {
+			cmd.way().stop()
+		}
+	}
+	if said = explained(said, batch); said != nil {
+		for _, t := range batch {
+			t.wire.said = said
+		}
+	}
 }
 
 // context is the context of a flight. It ends some time after attemptTimeout, so

@@ -18,30 +18,41 @@ const (
 // An attempt of unknown outcome may run yet: a server that was stopped reads its
 // sockets in any order, and a network may hold bytes back. So its release is
 // repeated, well past the first answer. A known grant needs one answer.
+//
+// One goroutine, run, says what is due, and each server's releases are a pass of their own:
+// one that does not answer delays no other's. What is new is sent at once, beside a pass
+// that repeats.
 type orphanage struct {
 	c    *Client
 	poke chan struct{} // one slot
-	turn chan struct{} // one slot, full during a pass
 
-	mute bool // the newest pass got no answer; owned by who has the turn
+	passes sync.WaitGroup // under way; added to under mu only
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// guarded by mu
 	byKey   map[string][]*orphan
 	running bool
+	busy    map[*site]bool // it repeats there
+	mute    map[*site]bool // the newest pass there got no answer
+	closing bool           // Close makes the last passes
 }
 
 type orphan struct {
 	kind     kind
 	owned    ownedKey
 	known    bool          // the grant ran, and runs no more
+	tried    bool          // its release was sent
 	answered time.Duration // when a release of it was first answered; 0 not yet
 	next     time.Duration // when to release it again
-	alone    bool          // company failed for good
+	alone    bool          // company failed
 	done     bool
 }
 
 func newOrphanage(c *Client) *orphanage {
-	return &orphanage{c: c, poke: make(chan struct{}, 1), turn: make(chan struct{}, 1), byKey: make(map[string][]*orphan)}
+	return &orphanage{
+		c: c, poke: make(chan struct{}, 1), byKey: make(map[string][]*orphan),
+		busy: make(map[*site]bool), mute: make(map[*site]bool),
+	}
 }
 
 // add releases o in the background, now and until it is certain. known says
@@ -54,6 +65,11 @@ func (s *orphanage) add(k kind, o ownedKey, known bool) {
 		s.running = s.c.spawn(s.run)
 		return
 	}
+	s.wakeLocked()
+}
+
+// wakeLocked has run look what is due.
+func (s *orphanage) wakeLocked() {
 	select {
 	case s.poke <- struct{}{}:
 	default:
@@ -74,54 +90,116 @@ func (s *orphanage) of(key string) []owner {
 // run releases each orphan about once a second, new ones at once, until there is
 // nothing left or the client stops.
 func (s *orphanage) run() {
+	timer := time.NewTimer(orphanPace)
+	defer timer.Stop()
 	for {
-		s.pass()
+		s.start()
 		if s.clear() {
 			return
 		}
-		timer := time.NewTimer(orphanPace)
+		timer.Reset(orphanPace)
 		select {
 		case <-s.poke:
 		case <-timer.C:
 		case <-s.c.stopping:
-			timer.Stop()
-			return
-		}
-		timer.Stop()
-	}
-}
-
-// pass releases what is due. It ends at the first batch that gets no answer, so
-// that it is bounded by one timeout.
-func (s *orphanage) pass() {
-	s.turn <- struct{}{}
-	defer func() { <-s.turn }()
-	s.passInTurn()
-}
-
-func (s *orphanage) passInTurn() {
-	s.mute = false
-	for _, batch := range s.batches() {
-		if s.mute = s.release(batch) == unknown; s.mute {
 			return
 		}
 	}
 }
 
-// last is the pass that Close makes. When one is under way it waits for that,
-// and makes its own only if Redis answered.
+// start begins the passes that are due.
+func (s *orphanage) start() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return
+	}
+	fresh, again := s.dueLocked()
+	for at, list := range fresh {
+		s.passLocked(at, list, false)
+	}
+	for at, list := range again {
+		s.busy[at] = true
+		s.passLocked(at, list, true)
+	}
+}
+
+// dueLocked is what is to be released now, by the server that has it: what was never
+// sent, and the rest but of those servers where a pass is under way.
+func (s *orphanage) dueLocked() (fresh, again map[*site][]*orphan) {
+	now := s.c.clock.now()
+	fresh, again = make(map[*site][]*orphan), make(map[*site][]*orphan)
+	for key, list := range s.byKey {
+		at := s.c.runner.site(key)
+		for _, o := range list {
+			switch {
+			case o.done || now < o.next:
+				continue
+			case !o.tried:
+				fresh[at] = append(fresh[at], o)
+			case s.busy[at]:
+				continue
+			default:
+				again[at] = append(again[at], o)
+			}
+			o.tried, o.next = true, now+orphanPace-orphanPace/10
+		}
+	}
+	return fresh, again
+}
+
+// passLocked releases some of a server's orphans.
+func (s *orphanage) passLocked(at *site, list []*orphan, repeats bool) {
+	batches := inBatches(list, func(o *orphan) batchKey { return s.c.batchOf(o.kind, o.owned.keys, o.alone) })
+	s.passes.Add(1)
+	if !s.c.spawn(func() { s.pass(at, batches, repeats) }) {
+		s.passes.Done()
+	}
+}
+
+// pass releases batches one after the other, and ends at the first that gets no answer,
+// so that it is bounded by one timeout.
+func (s *orphanage) pass(at *site, batches [][]*orphan, repeats bool) {
+	defer s.passes.Done()
+	mute := false
+	for _, batch := range batches {
+		if mute = s.release(batch) == unknown; mute {
+			break
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mute[at] = mute
+	if repeats {
+		delete(s.busy, at)
+	}
+}
+
+// last is the passes that Close makes. It waits for those that are under way, and makes
+// its own but where one of them got no answer.
 func (s *orphanage) last() {
-	waited := false
-	select {
-	case s.turn <- struct{}{}:
-	default:
-		s.turn <- struct{}{}
-		waited = true
+	s.mu.Lock()
+	s.closing = true
+	clear(s.mute)
+	s.mu.Unlock()
+	s.passes.Wait()
+	s.mu.Lock()
+	for _, list := range s.byKey {
+		for _, o := range list {
+			o.next = 0
+		}
 	}
-	defer func() { <-s.turn }()
-	if !waited || !s.mute {
-		s.passInTurn()
+	fresh, again := s.dueLocked()
+	for at, list := range again {
+		fresh[at] = append(fresh[at], list...)
 	}
+	for at, list := range fresh {
+		if !s.mute[at] {
+			s.passLocked(at, list, false)
+		}
+	}
+	s.mu.Unlock()
+	s.passes.Wait()
 }
 
 // clear forgets what is certain and reports whether nothing is left.
@@ -154,26 +232,9 @@ func retention(lease time.Duration) time.Duration {
 	return lease + min(2*lease+orphanExtra, orphanMost)
 }
 
-// batches groups what can go in one script: a kind, a slot on a cluster, and
-// only what has not made company fail.
-func (s *orphanage) batches() [][]*orphan {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.c.clock.now()
-	var due []*orphan
-	for _, list := range s.byKey {
-		for _, o := range list {
-			if o.next <= now && !o.done {
-				o.next = now + orphanPace - orphanPace/10
-				due = append(due, o)
-			}
-		}
-	}
-	return inBatches(due, func(o *orphan) batchKey { return s.c.batchOf(o.kind, o.owned.keys, o.alone) })
-}
-
 // release sends one batch and notes what was answered. A refusal for good is an
-// answer too: it will not change, and the key has its TTL.
+// answer too: it will not change, and the key has its TTL. What is not answered for all is
+// asked for each.
 func (s *orphanage) release(batch []*orphan) fate {
 	owned := make([]ownedKey, len(batch))
 	for i, o := range batch {
@@ -186,10 +247,14 @@ func (s *orphanage) release(batch []*orphan) fate {
 		switch {
 		case res.fate == replied && o.known:
 			o.done = true
+		case len(batch) > 1 && (res.fate == refused || res.fate == later):
+			o.alone, o.next = true, 0
 		case (res.fate == replied || res.fate == refused) && o.answered == 0:
 			o.answered = s.c.clock.now()
 		}
-		o.alone = o.alone || res.fate == refused && len(batch) > 1
+	}
+	if len(batch) > 1 && (res.fate == refused || res.fate == later) {
+		s.wakeLocked()
 	}
 	return res.fate
 }
@@ -204,7 +269,7 @@ type batchKey struct {
 // batchOf says with what a lock can share a script.
 func (c *Client) batchOf(k kind, keys *lockKeys, alone bool) batchKey {
 	b := batchKey{kind: k, slot: -1}
-	if c.runner.bySlot {
+	if c.runner.bySlot() {
 		b.slot = keys.slot
 	}
 	if alone {

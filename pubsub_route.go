@@ -75,6 +75,9 @@ func (s *subscriber) earLocked(at node) *ear {
 func (s *subscriber) stop(e *ear) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if e.kept {
+		return false
+	}
 	for _, t := range s.topics {
 		if t.ear == e {
 			return false
@@ -83,6 +86,26 @@ func (s *subscriber) stop(e *ear) bool {
 	delete(s.ears, e.node.addr())
 	e.quit()
 	return true
+}
+
+// keep has an ear open at each of the nodes where something is held, and at no others
+// unless somebody waits.
+func (s *subscriber) keep(at map[*site]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.ears {
+		e.kept = false
+	}
+	for node := range at {
+		if e := s.ears[node.node.addr()]; e != nil {
+			e.kept = true
+		} else if e := s.earLocked(node.node); e != nil {
+			e.kept = true
+		}
+	}
+	for _, e := range s.ears {
+		e.wake()
+	}
 }
 
 // someChannel is one that e has to hear.
@@ -113,6 +136,7 @@ func (s *subscriber) anew(e *ear) {
 type changes struct {
 	add, remove []subscription
 	waiting     bool          // somebody does
+	kept        bool          // something is held
 	next        time.Duration // when there may be more
 }
 
@@ -121,7 +145,7 @@ func (s *subscriber) changes(e *ear) changes {
 	now := s.c.clock.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	todo := changes{remove: e.drops, next: never}
+	todo := changes{remove: e.drops, kept: e.kept, next: never}
 	e.drops = nil
 	for channel, t := range s.topics {
 		switch {

@@ -142,8 +142,7 @@ func (s *subscriber) message(channel, payload string) {
 	}
 }
 
-// confirm hints as well: what was released before it went unheard. When it ends
-// an outage, what is held may be gone with it.
+// confirm hints as well: what was released before it went unheard.
 func (s *subscriber) confirm(e *ear, sub subscription) {
 	s.mu.Lock()
 	var gates []*gate
@@ -158,8 +157,5 @@ func (s *subscriber) confirm(e *ear, sub subscription) {
 	s.mu.Unlock()
 	for _, g := range gates {
 		g.hint(hintConfirmed)
-	}
-	if e.broken.CompareAndSwap(true, false) {
-		s.c.dog.verifyAll()
 	}
 }

@@ -35,12 +35,23 @@ type ear struct {
 	poke chan struct{} // one slot: what is wanted has changed
 
 	// atomic
-	broken atomic.Bool // the connection failed, and none has been confirmed since
+	broken atomic.Bool          // the connection failed, and none has been greeted since
+	prove  atomic.Bool          // ask for a sign of life at once
+	at     atomic.Pointer[site] // where the newest connection leads
 
 	// guarded by s.mu
 	quit      context.CancelFunc // ends run's connection
 	shardless bool               // the server does not know sharded channels
+	kept      bool               // something is held at its node
 	drops     []subscription     // of topics that are heard elsewhere now
+}
+
+// site is the server that it listens at.
+func (e *ear) site() *site {
+	if at := e.at.Load(); at != nil {
+		return at
+	}
+	return e.s.c.runner.siteAt(e.node)
 }
 
 func (e *ear) wake() {
@@ -65,7 +76,8 @@ type connection struct {
 	pinged  time.Duration // when it left
 
 	// atomic
-	heard atomic.Int64 // when something last came in
+	heard   atomic.Int64 // when something last came in
+	greeted atomic.Bool  // something has
 }
 
 // run owns the connection.
@@ -75,6 +87,7 @@ func (e *ear) run(ctx context.Context) {
 	var pause, redial time.Duration // between two connections; when to make the next
 	fail := func(lived time.Duration) {
 		e.broken.Store(true)
+		e.site().ear.CompareAndSwap(e, nil)
 		if lived < redialMost {
 			pause = min(max(2*pause, redialPause), redialMost)
 		} else {
@@ -106,6 +119,7 @@ func (e *ear) run(ctx context.Context) {
 			failed = cn.failed
 		}
 		if e.s.stop(e) {
+			e.site().ear.CompareAndSwap(e, nil)
 			e.drop(cn)
 			return
 		}
@@ -131,6 +145,7 @@ func (e *ear) connect(ctx context.Context) (*connection, error) {
 		return nil, err
 	}
 	e.s.anew(e)
+	e.at.Store(e.s.c.runner.siteAt(at))
 	ctx, cancel := context.WithCancel(ctx)
 	return &connection{
 		ps: e.s.c.runner.listen(ctx, at), ctx: ctx, cancel: cancel,
@@ -173,15 +188,53 @@ func (e *ear) tend(cn *connection) (time.Duration, error) {
 			return 0, err
 		}
 	}
-	if !todo.waiting {
-		cn.asked = false
-		return topicLinger, nil
+	if todo.kept && !cn.reading {
+		if err := e.greet(cn); err != nil {
+			return 0, err
+		}
 	}
-	if e.strayed(cn) {
+	if todo.waiting && e.strayed(cn) {
 		return 0, errStrayed
 	}
-	next, err := e.ping(cn)
+	next, err := e.ping(cn, todo.waiting)
 	return min(next, todo.next), err
+}
+
+// greet opens a connection on which nothing is subscribed: while something is held at a
+// node, the end of the connection there tells of a restart at once.
+func (e *ear) greet(cn *connection) error {
+	dial, cancel := context.WithTimeout(cn.ctx, attemptTimeout)
+	defer cancel()
+	if err := cn.ps.Ping(dial); err != nil {
+		return err
+	}
+	return e.read(cn)
+}
+
+// read starts the reader of a connection, which is open.
+func (e *ear) read(cn *connection) error {
+	if cn.reading {
+		return nil
+	}
+	cn.reading = true
+	cn.heard.Store(int64(e.s.c.clock.now()))
+	if !e.s.c.spawn(func() { e.listen(cn) }) {
+		return ErrClosed
+	}
+	return nil
+}
+
+// greeted follows the first that comes in on a connection. When it is not the first that the
+// ear has, what is held there is verified: it may have gone with the last.
+func (e *ear) greeted(cn *connection) {
+	if !cn.greeted.CompareAndSwap(false, true) {
+		return
+	}
+	at := e.site()
+	at.ear.Store(e)
+	if e.broken.CompareAndSwap(true, false) {
+		e.s.c.dog.verify(at)
+	}
 }
 
 var errStrayed = errors.New("the node has none of the slots that are listened for")
@@ -222,14 +275,7 @@ func (e *ear) subscribe(cn *connection, sub subscription) error {
 	if err := write(dial, sub.channel); err != nil {
 		return err
 	}
-	if !cn.reading {
-		cn.reading = true
-		cn.heard.Store(int64(e.s.c.clock.now()))
-		if !e.s.c.spawn(func() { e.listen(cn) }) {
-			return ErrClosed
-		}
-	}
-	return nil
+	return e.read(cn)
 }
 
 func (cn *connection) unsubscribe(sub subscription) error {
@@ -239,19 +285,24 @@ func (cn *connection) unsubscribe(sub subscription) error {
 	return cn.ps.Unsubscribe(cn.ctx, sub.channel)
 }
 
-// ping asks for a sign of life each pingPace. The connection is given up when
-// nothing at all was heard for pingAnswer after it.
-func (e *ear) ping(cn *connection) (time.Duration, error) {
+// ping asks for a sign of life each pingPace while somebody waits, and when one has to be
+// proved. The connection is given up when nothing at all was heard for pingAnswer after it.
+func (e *ear) ping(cn *connection, waiting bool) (time.Duration, error) {
 	if !cn.reading {
 		return pingPace, nil
 	}
 	now, heard := e.s.c.clock.now(), time.Duration(cn.heard.Load())
-	switch {
-	case cn.asked && heard < cn.pinged && now-cn.pinged >= pingAnswer:
-		return 0, &noAnswerError{pingAnswer}
-	case cn.asked && heard < cn.pinged:
+	if cn.asked && heard < cn.pinged {
+		if now-cn.pinged >= pingAnswer {
+			return 0, &noAnswerError{pingAnswer}
+		}
 		return cn.pinged + pingAnswer - now, nil
-	case now-heard < pingPace:
+	}
+	cn.asked = false
+	switch prove := e.prove.Swap(false); {
+	case !prove && !waiting:
+		return pingPace, nil
+	case !prove && now-heard < pingPace:
 		return heard + pingPace - now, nil
 	}
 	cn.asked, cn.pinged = true, now
@@ -272,6 +323,7 @@ func (e *ear) listen(cn *connection) {
 			return
 		}
 		cn.heard.Store(int64(e.s.c.clock.now()))
+		e.greeted(cn)
 		switch m := msg.(type) {
 		case *redis.Message:
 			e.s.message(m.Channel, m.Payload)
@@ -304,6 +356,8 @@ func (e *ear) refusal(err redis.Error) error {
 		return nil
 	case saysLater(code):
 		return err
+	case forbidden(err) && strings.Contains(err.Error(), "'ping'"):
+		return nil // as good as an answer
 	}
 	e.s.deny(err)
 	return nil

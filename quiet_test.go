@@ -1,7 +1,6 @@
 package watchlock
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"strings"
@@ -23,7 +22,6 @@ func TestTwoClientsOnOneRedisClientHaveHandlersOfTheirOwn(t *testing.T) {
 		for range 2 {
 			c := newTestClient(t, rdb)
 			mustUnlock(t, mustLock(t, c.NewMutex("n")))
-			c.runner.warmLane(context.Background())
 		}
 		return
 	}

@@ -31,12 +31,16 @@ func loadScripts(t testing.TB, rdb redis.UniversalClient) {
 	}
 }
 
-// warmClient is newTestClient on a server that knows the scripts.
+// warmClient is newTestClient on a server that knows the scripts, to which it has a connection.
 func warmClient(t testing.TB, rdb redis.UniversalClient, opts ...Option) *Client {
 	t.Helper()
 	loadScripts(t, rdb)
 	err := rdb.Do(context.Background(), "SET", "nothing", "x", "IFEQ", "nobody", "PX", 1).Err()
-	return knowServer(newTestClient(t, rdb, opts...), err != nil && !errors.Is(err, redis.Nil))
+	c := newTestClient(t, rdb, opts...)
+	if err := c.runner.link.Process(context.Background(), redis.NewStatusCmd(context.Background(), "ping")); err != nil {
+		t.Fatalf("PING: %v", err)
+	}
+	return knowServer(c, err != nil && !errors.Is(err, redis.Nil))
 }
 
 // checkNextEnters fails unless somebody who tries now gets the lock within the
@@ -51,7 +55,7 @@ func checkNextEnters(t testing.TB, m *Mutex) {
 }
 
 // poolOf is the caller's client, as far as its pool goes.
-func poolOf(c *Client) redis.UniversalClient { return c.runner.main.(redis.UniversalClient) }
+func poolOf(c *Client) redis.UniversalClient { return c.runner.rdb.(redis.UniversalClient) }
 
 // closeAll closes the clients and their pools.
 func closeAll(t testing.TB, clients []*Client) {

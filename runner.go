@@ -2,10 +2,8 @@ package watchlock
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"reflect"
 	"sync"
 	"sync/atomic"
@@ -20,100 +18,104 @@ const (
 	laneConns      = 64                     // of the renewal lane and node at most: none waits behind one that hangs
 )
 
-// commander is the part of a go-redis client that calls need.
-type commander interface {
-	Process(ctx context.Context, cmd redis.Cmder) error
-	Pipeline() redis.Pipeliner
-}
-
 // runner is the one place where commands leave. A bounded run returns when it has
 // an outcome or when its timeout has passed, whatever the connection does; one on
 // the caller's goroutine takes an attempt's timeout and a little more, by the read
 // timeout of the connection. Safe for concurrent use.
 type runner struct {
 	// immutable
-	clock   *clock
-	spawn   func(func()) bool // starts a goroutine that Close waits for
-	root    context.Context
-	main    commander // the caller's pool
-	newLane func() redis.UniversalClient
-	listen  func(context.Context, node) *messages // a pub/sub connection, not yet dialled
-	onBack  func()                                // called when Redis answers after it did not; must not block
-	bySlot  bool                                  // keys of one script must share a slot
-	only    *lane                                 // to the one node; nil on a cluster
+	clock  *clock
+	spawn  func(func()) bool // starts a goroutine that Close waits for
+	root   context.Context
+	rdb    commander                             // the caller's client, for its hooks
+	via    *hook                                 // the innermost of them
+	link   *link                                 // connections of our own
+	onBack func(*site)                           // called when a server answers after it did not; must not block
+	listen func(context.Context, node) *messages // a pub/sub connection, not yet dialled
+	only   *lane                                 // to the one server; nil on a cluster
+	one    *site                                 // the same
 
 	// immutable, of a cluster; nil elsewhere
-	home func(ctx context.Context, channel string) (node, error) // who has its slot, as far as is known
+	cluster *redis.ClusterClient                                // that link is
+	home    func(ctx context.Context, key string) (node, error) // who has its slot, as far as is known
 
 	// atomic
-	broken   atomic.Bool  // the newest command got no reply
+	unnamed  atomic.Bool  // the user may not run scripts by name
 	looking  atomic.Bool  // reload runs
 	lookedAt atomic.Int64 // when it was last started; 0 never
 
 	// guarded by mu
-	mu       sync.Mutex
-	lanes    map[int]*lane         // by slot, on a cluster
-	renewals *lane                 // to own
-	own      redis.UniversalClient // renewals' own connections; nil when closed
-	shut     bool                  // the client is closed: no new connections
+	mu    sync.Mutex
+	lanes map[int]*lane    // by slot, on a cluster
+	sites map[string]*site // by address, on a cluster
+}
+
+// link is connections of our own, to one server or to all nodes of a cluster.
+type link struct {
+	commander
+	via   *hook // the caller's innermost, by which commands come here
+	close func() error
+}
+
+// site is what is known of one server. Nothing of one waits for, is counted with, or is
+// judged by another's.
+type site struct {
+	// immutable
+	node     node // of a cluster; the zero node while that is unknown, and of the one server
+	renewals *lane
+
+	// atomic
+	broken     atomic.Bool         // it gave no answer, and none has come since
+	heard      atomic.Int64        // when its newest answer came
+	verifiedAt atomic.Int64        // when all that is held there was last asked about, or will be; 0 never
+	ear        atomic.Pointer[ear] // that hears it; nil: none does
 }
 
 // newRunner takes the clients that are known to keep one lock in one place.
 // A Ring is not: when it reshards, one name has two homes and two holders.
 func newRunner(rdb redis.UniversalClient) (*runner, error) {
+	r := &runner{rdb: rdb, via: &hook{}, lanes: make(map[int]*lane), sites: make(map[string]*site)}
 	switch c := rdb.(type) {
 	case *redis.Client:
-		main := c.WithTimeout(attemptTimeout)
-		opts := *main.Options()              // a copy of its own, not the caller's
-		opts.PushNotificationProcessor = nil // two clients cannot register handlers with one
-		opts.MaxRetries, opts.DialerRetries = -1, 1
-		opts.PoolSize, opts.MinIdleConns, opts.MaxIdleConns, opts.MaxActiveConns = laneConns, 0, 0, 0
-		opts.ContextTimeoutEnabled = true // an attempt's own timeout ends it on the socket too
-		opts.DialTimeout, opts.PoolTimeout = attemptTimeout, attemptTimeout
-		return &runner{
-			main: main,
-			newLane: func() redis.UniversalClient {
-				o := opts
-				return redis.NewClient(&o)
-			},
-			listen: func(ctx context.Context, at node) *messages {
-				return &messages{PubSub: main.Subscribe(ctx), at: at}
-			},
-		}, nil
+		opts := *c.Options() // a copy of its own, not the caller's
+		ours := redis.NewClient(own(&opts))
+		r.link = &link{ours, r.via, ours.Close}
+		r.listen = func(ctx context.Context, at node) *messages {
+			return &messages{PubSub: ours.Subscribe(ctx), at: at}
+		}
+		c.AddHook(r.via)
 	case *redis.ClusterClient:
 		opts := *c.Options()
-		opts.PushNotificationProcessor = nil // as above
-		opts.MaxRetries = -1
-		opts.PoolSize, opts.MinIdleConns, opts.MaxIdleConns, opts.MaxActiveConns = laneConns, 0, 0, 0
-		opts.ContextTimeoutEnabled = true // an attempt's own timeout ends it on the socket too
-		opts.DialTimeout, opts.PoolTimeout = attemptTimeout, attemptTimeout
-		opts.ReadTimeout, opts.WriteTimeout = attemptTimeout, attemptTimeout
-		newClient := func() redis.UniversalClient {
-			o := opts
-			return redis.NewClusterClient(&o)
+		ours := redis.NewClusterClient(ownCluster(&opts))
+		r.link, r.cluster = &link{ours, r.via, ours.Close}, ours
+		r.listen = func(ctx context.Context, at node) *messages {
+			o := *at.rdb.Options()
+			o.PoolSize = 1
+			only := redis.NewClient(&o)
+			return &messages{only.Subscribe(ctx), at, only}
 		}
-		return &runner{
-			main: c, bySlot: true, newLane: newClient,
-			listen: func(ctx context.Context, at node) *messages {
-				// The caller's read timeout is not ours to change on a cluster.
-				o := *at.rdb.Options()
-				o.MaxRetries, o.DialerRetries = -1, 1
-				o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = 1, 0, 0, 0
-				o.ContextTimeoutEnabled = true
-				o.DialTimeout, o.PoolTimeout = attemptTimeout, attemptTimeout
-				o.ReadTimeout, o.WriteTimeout = attemptTimeout, attemptTimeout
-				own := opts.NewClient(&o)
-				return &messages{own.Subscribe(ctx), at, own}
-			},
-			home: func(ctx context.Context, channel string) (node, error) {
-				master, err := c.MasterForKey(ctx, channel)
-				return node{master}, err
-			},
-		}, nil
+		r.home = func(ctx context.Context, key string) (node, error) {
+			master, err := ours.MasterForKey(ctx, key)
+			return node{master}, err
+		}
+		c.AddHook(r.via)
 	case *redis.Ring:
 		return nil, errors.New("watchlock: a redis.Ring cannot keep locks: when it reshards, two clients hold one lock")
+	default:
+		return nil, fmt.Errorf("watchlock: cannot use a %T: want a *redis.Client or a *redis.ClusterClient", rdb)
 	}
-	return nil, fmt.Errorf("watchlock: cannot use a %T: want a *redis.Client or a *redis.ClusterClient", rdb)
+	return r, nil
+}
+
+// bySlot reports whether the keys of one script must share a slot.
+func (r *runner) bySlot() bool { return r.cluster != nil }
+
+// start makes the lanes, when the rest of the client is there.
+func (r *runner) start() {
+	r.one = r.newSite(node{})
+	if r.cluster == nil {
+		r.only = r.newLane(false)
+	}
 }
 
 // messages is a pub/sub connection whose handshake is bounded by
@@ -171,26 +173,27 @@ type doer struct {
 	ctx     context.Context // for its values
 	timeout time.Duration
 	stop    <-chan struct{}
+	whose   wanter // nil: what it runs is wanted until it is answered
 }
 
 // way is how a doer runs.
 type way int
 
 const (
-	apart  way = iota // on the caller's pool, apart from the caller's goroutine: strict about time
-	hereby            // on the caller's pool and goroutine: up to attemptTimeout and a little more
-	onLane            // on the renewal lane, which the caller's own commands cannot fill: strict
+	apart  way = iota // apart from the caller's goroutine: strict about time
+	hereby            // on the caller's goroutine: up to attemptTimeout and a little more
+	onLane            // among the renewals, which nothing else can hold back: strict
 )
 
 // run runs c.
 func (d doer) run(c call) result {
 	switch d.way {
 	case hereby:
-		return d.r.lane(&c).runHere(d.ctx, c)
+		return d.r.lane(&c).runHere(d.ctx, c, d.whose)
 	case onLane:
-		return d.r.renewalLane().run(d.ctx, c, d.timeout, nil)
+		return d.r.site(c.key()).renewals.run(d.ctx, c, nil, d.timeout, nil)
 	}
-	return d.r.lane(&c).run(d.ctx, c, d.timeout, d.stop)
+	return d.r.lane(&c).run(d.ctx, c, d.whose, d.timeout, d.stop)
 }
 
 // on returns a doer that returns within timeout, or when stop is closed. ctx
@@ -200,9 +203,9 @@ func (r *runner) on(ctx context.Context, timeout time.Duration, stop <-chan stru
 }
 
 // here returns a doer that spares the switch to another goroutine. On a cluster it
-// does not: there a read ends by the caller's own timeout, which is not ours.
+// does not: go-redis may first have to ask who has the slot.
 func (r *runner) here(ctx context.Context) doer {
-	if r.bySlot {
+	if r.cluster != nil {
 		return r.on(ctx, attemptTimeout, nil)
 	}
 	return doer{r: r, way: hereby, ctx: ctx}
@@ -213,51 +216,83 @@ func (r *runner) onLane(ctx context.Context, timeout time.Duration) doer {
 	return doer{r: r, way: onLane, ctx: ctx, timeout: timeout}
 }
 
-// newLaneTo makes a lane.
-func (r *runner) newLaneTo(on func() commander, exact bool) *lane {
-	return &lane{clock: r.clock, spawn: r.spawn, observe: r.observe, on: on, exact: exact, root: r.root}
+// newLane makes a lane.
+func (r *runner) newLane(exact bool) *lane {
+	return &lane{r: r, clock: r.clock, spawn: r.spawn, exact: exact, root: r.root}
 }
 
-// lane is the lane of the node that c goes to. On a cluster each slot has one of
-// its own: which node has it may change.
+func (r *runner) newSite(at node) *site {
+	return &site{node: at, renewals: r.newLane(true)}
+}
+
+// lane is the lane that c takes. On a cluster each slot has one of its own: which
+// node has it may change.
 func (r *runner) lane(c *call) *lane {
-	if !r.bySlot {
+	if r.cluster == nil {
 		return r.only
 	}
-	slot := c.slot()
+	slot := keySlot(c.key())
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l := r.lanes[slot]
 	if l == nil {
-		l = r.newLaneTo(r.mainClient, false)
+		l = r.newLane(false)
 		r.lanes[slot] = l
 	}
 	return l
 }
 
-func (r *runner) renewalLane() *lane {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.renewals == nil {
-		r.renewals = r.newLaneTo(r.ownClient, true)
+// site is the server that has a key, as far as is known. It asks nobody.
+func (r *runner) site(key string) *site {
+	if r.cluster == nil {
+		return r.one
 	}
-	return r.renewals
+	at, err := r.home(endedContext{r.root}, key)
+	if err != nil || !at.known() {
+		return r.one // nobody knows
+	}
+	return r.siteAt(at)
 }
 
-// observe notices that Redis is back: what it knew may be gone with a restart
-// or a failover, so leases are verified at once.
-func (r *runner) observe(f fate) {
-	switch f {
+// siteAt is the server that a node is.
+func (r *runner) siteAt(at node) *site {
+	if !at.known() {
+		return r.one
+	}
+	addr := at.addr()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.sites[addr]
+	if s == nil {
+		s = r.newSite(at)
+		r.sites[addr] = s
+	}
+	return s
+}
+
+// endedContext is a context for questions that must not wait for an answer.
+type endedContext struct{ context.Context }
+
+func (endedContext) Done() <-chan struct{} { return closedChan() }
+func (endedContext) Err() error            { return context.Canceled }
+
+// observe notes how a call to s went that was sent at the instant sentAt. When a server
+// is back, what it knew may be gone with a restart or a failover, so leases there are
+// verified at once. One command without an answer is no outage while others have theirs.
+func (r *runner) observe(s *site, res *result, sentAt time.Duration) {
+	switch res.fate {
 	case unknown, unsent:
-		r.broken.Store(true)
-		r.lookAgain()
+		if time.Duration(s.heard.Load()) <= sentAt {
+			s.broken.Store(true)
+			r.lookAgain()
+		}
+		return
 	case later:
 		r.lookAgain() // a node that was cut off answers, and will for long
-		fallthrough
-	default:
-		if r.broken.Load() && r.broken.CompareAndSwap(true, false) {
-			r.onBack()
-		}
+	}
+	s.heard.Store(int64(r.clock.now()))
+	if s.broken.Load() && s.broken.CompareAndSwap(true, false) {
+		r.onBack(s)
 	}
 }
 
@@ -265,7 +300,7 @@ func (r *runner) observe(f fate) {
 // itself it does so when a node tells it of a move, which one that is dead does
 // not, or each 10 s.
 func (r *runner) lookAgain() {
-	if !r.bySlot {
+	if r.cluster == nil {
 		return
 	}
 	now, last := int64(r.clock.now()), r.lookedAt.Load()
@@ -283,69 +318,17 @@ func (r *runner) reload() {
 	defer r.looking.Store(false)
 	ctx, cancel := context.WithTimeout(r.root, attemptTimeout)
 	defer cancel()
-	r.mu.Lock()
-	own := r.own
-	r.mu.Unlock()
-	for _, of := range []any{r.main, own} {
-		if c, ok := of.(*redis.ClusterClient); ok {
-			_ = c.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
-		}
-	}
+	_ = r.cluster.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
 }
 
-func (r *runner) mainClient() commander { return r.main }
-
-// ownClient opens the connections of the renewal lane if they are closed, unless
-// they are so for good.
-func (r *runner) ownClient() commander {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.shut {
-		return r.main
-	}
-	if r.own == nil {
-		r.own = r.newLane()
-	}
-	return r.own
-}
-
-// warmLane opens a connection before the first renewal needs it: later there
-// may be none to be had.
-func (r *runner) warmLane(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
-	_ = r.ownClient().Process(ctx, redis.NewStatusCmd(ctx, "ping"))
-}
-
-// closeLane closes the connections of the renewal lane, for good or until the
-// next renewal.
-func (r *runner) closeLane(shut bool) {
-	r.mu.Lock()
-	own := r.own
-	r.own = nil
-	r.shut = r.shut || shut
-	r.mu.Unlock()
-	if own != nil {
-		_ = own.Close()
-	}
-}
+// close closes the connections.
+func (r *runner) close() { _ = r.link.close() }
 
 // ownTimeout is err, unless it is our own timeout, which must not look like that
 // of the caller's context.
 func ownTimeout(ctx context.Context, err error) error {
-	if ctx.Err() != nil && !neverSent(err) && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) {
+	if err != nil && ctx.Err() != nil && !neverSent(err) && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) {
 		return &noAnswerError{attemptTimeout}
 	}
 	return err
-}
-
-// neverSent reports whether err says that there was no connection to send on.
-func neverSent(err error) bool {
-	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "dial" {
-		return true
-	}
-	var cert *tls.CertificateVerificationError
-	return errors.As(err, &cert) ||
-		errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -110,33 +111,42 @@ func (c *call) params() []any {
 // with. go-redis sends them once: they may not run twice without their owner
 // knowing.
 type (
-	mixedCommand struct{ *redis.Cmd }
-	intsCommand  struct{ *redis.IntSliceCmd }
+	mixedCommand struct {
+		*redis.Cmd
+		passage
+	}
+	intsCommand struct {
+		*redis.IntSliceCmd
+		passage
+	}
 )
 
 // NoRetry tells go-redis not to send the command again.
-func (mixedCommand) NoRetry() bool { return true }
+func (*mixedCommand) NoRetry() bool { return true }
 
 // NoRetry tells go-redis not to send the command again.
-func (intsCommand) NoRetry() bool { return true }
+func (*intsCommand) NoRetry() bool { return true }
 
 // wire is the commands of one call, reused from call to call.
 type wire struct {
-	cmds []redis.Cmder
+	cmds []outgoing
 	args []any       // of ints
 	ints intsCommand // a script's; its arguments are args
+	said error       // what the call that carried them returned, if it is not theirs
 }
 
-// fill makes w the commands of c: scripts by name, or with their whole source.
-func (w *wire) fill(ctx context.Context, c *call, whole bool) {
-	w.cmds = w.cmds[:0]
+// fill makes w the commands of c, to be sent on l: scripts by name, or with their whole
+// source.
+func (w *wire) fill(ctx context.Context, c *call, l *link, whole bool) {
+	w.cmds, w.said = w.cmds[:0], nil
 	if c.script == nil {
 		for _, args := range c.plain {
-			cmd := redis.NewCmd(ctx, args...)
+			cmd := &mixedCommand{Cmd: redis.NewCmd(ctx, args...)}
 			// PUBLISH has no key, so on a cluster it would go to any node, and could
 			// overtake the release that it tells of.
 			cmd.SetFirstKeyPos(1)
-			w.cmds = append(w.cmds, mixedCommand{cmd})
+			cmd.begin(l)
+			w.cmds = append(w.cmds, cmd)
 		}
 		return
 	}
@@ -152,23 +162,32 @@ func (w *wire) fill(ctx context.Context, c *call, whole bool) {
 	}
 	copy(w.args[3:], params)
 	if c.script.mixed {
-		cmd := redis.NewCmd(ctx, w.args...)
+		cmd := &mixedCommand{Cmd: redis.NewCmd(ctx, w.args...)}
 		cmd.SetFirstKeyPos(3)
-		w.cmds, w.args = append(w.cmds, mixedCommand{cmd}), nil
+		cmd.begin(l)
+		w.cmds, w.args = append(w.cmds, cmd), nil
 		return
 	}
 	w.ints.SetErr(nil)
 	w.ints.SetVal(nil)
-	w.cmds = append(w.cmds, w.ints)
+	w.ints.begin(l)
+	w.cmds = append(w.cmds, &w.ints)
 }
 
-// unknownScript reports whether the server did not know the script of c.
-func (w *wire) unknownScript(c *call) bool {
-	if c.script == nil {
-		return false
+// asked is whether the script came to the connection and was asked for by its name there,
+// and its error.
+func (w *wire) asked() (came, named bool, err error) {
+	p := w.cmds[0].way()
+	if p.state.Load() != landed {
+		return false, false, nil
 	}
-	err := w.cmds[0].Err()
-	return err != nil && isNoScript(err)
+	return true, w.cmds[0].Name() == "evalsha", p.err
+}
+
+// left reports whether somebody still works on one of the commands: then w must not be
+// used again.
+func (w *wire) left() bool {
+	return slices.ContainsFunc(w.cmds, func(o outgoing) bool { return o.way().state.Load() == sending })
 }
 
 // result is what came of c's commands. The reply of plain ones is a list, in
@@ -176,38 +195,43 @@ func (w *wire) unknownScript(c *call) bool {
 // outcome is its.
 func (w *wire) result(ctx context.Context, c *call) (res result) {
 	if c.script != nil {
-		err := w.cmds[0].Err()
-		if err != nil {
-			res.fate, res.err = judge(ownTimeout(ctx, err))
+		res = outcome(ctx, w.cmds[0], w.said)
+		if res.fate != replied {
 			return res
 		}
-		if cmd, mixed := w.cmds[0].(mixedCommand); mixed {
+		if cmd, mixed := w.cmds[0].(*mixedCommand); mixed {
 			res.reply = cmd.Val()
 		} else {
 			res.ints = w.ints.Val()
+		}
+		if res.reply == nil && res.ints == nil {
+			return result{fate: unknown, err: unavailable(errNoReply)}
 		}
 		return res
 	}
 	replies := make([]any, len(w.cmds))
 	for i, cmd := range w.cmds {
 		var answer redis.Error
-		switch err := cmd.Err(); {
-		case err == nil:
-			replies[i] = cmd.(mixedCommand).Val()
+		err := cmd.way().err
+		switch res = outcome(ctx, cmd, w.said); {
+		case res.fate == replied:
+			if replies[i] = cmd.(*mixedCommand).Val(); replies[i] == nil {
+				return result{fate: unknown, err: unavailable(errNoReply)}
+			}
+		case cmd.way().state.Load() != landed:
+			return res
 		case errors.Is(err, redis.Nil):
 		case errors.As(err, &answer):
 			replies[i] = error(answer)
 		default:
-			res.fate, res.err = judge(ownTimeout(ctx, err))
 			return res
 		}
 	}
-	res.reply = replies
-	return res
+	return result{reply: replies}
 }
 
-// slot is the cluster slot of c's first key.
-func (c *call) slot() int {
+// key is c's first key.
+func (c *call) key() string {
 	var key any
 	if c.script != nil {
 		key = c.params()[0]
@@ -215,7 +239,7 @@ func (c *call) slot() int {
 		key = c.plain[0][1]
 	}
 	name, _ := key.(string)
-	return keySlot(name)
+	return name
 }
 
 // ownedKey is a lock and the owner that a script may act for.
@@ -397,3 +421,9 @@ func judgeReply(err redis.Error) (fate, error) {
 }
 
 func isNoScript(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
+
+// noNames reports whether err says that the user may not run scripts by name, or that what
+// stands between does not know how to: the source may still be allowed.
+func noNames(err error) bool {
+	return forbidden(err) && strings.Contains(err.Error(), "'evalsha'") || doesNotKnow(err)
+}

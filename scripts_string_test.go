@@ -203,13 +203,13 @@ func TestReleaseStringScriptReleasesForAUserWhoMayNotPublish(t *testing.T) {
 func plainRun(rdb *redis.Client, c call) []any {
 	ctx := context.Background()
 	var w wire
-	w.fill(ctx, &c, false)
-	_, _ = rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for _, cmd := range w.cmds {
-			_ = p.Process(ctx, cmd)
-		}
-		return nil
-	})
+	via := &hook{}
+	w.fill(ctx, &c, &link{commander: rdb, via: via}, false)
+	cmds := make([]redis.Cmder, len(w.cmds))
+	for i, cmd := range w.cmds {
+		cmds[i] = cmd
+	}
+	_ = via.ProcessPipelineHook(nil)(ctx, cmds)
 	replies, _ := w.result(ctx, &c).reply.([]any)
 	return replies
 }

@@ -8,6 +8,11 @@ import (
 	"go.uber.org/zap"
 )
 
+const (
+	tickPace  = time.Second            // between looks at where things are held
+	keepAfter = 250 * time.Millisecond // what is held for longer has an ear at its server
+)
+
 // watchdog renews the bursts of one client and ends what runs out, on one
 // goroutine that lives from the first hold until some time after the last.
 // Bursts are due by deadline, so that delays do not add up, and renewed in
@@ -21,9 +26,10 @@ type watchdog struct {
 	// guarded by mu
 	heap    bursts
 	running bool
-	lane    bool          // a burst to be renewed was added
 	wakeAt  time.Duration // until when run sleeps
 	sweepAt time.Duration // before this, only what is due is taken
+	tickAt  time.Duration // when to look where things are held
+	eared   bool          // there is an ear where something is held
 	emptyAt time.Duration // since when nothing is held
 }
 
@@ -45,19 +51,19 @@ func (d *watchdog) interval() time.Duration { return d.c.cfg.watchdogTimeout / 3
 // how soon after a failure again.
 func (d *watchdog) early() time.Duration { return d.c.cfg.watchdogTimeout / 30 }
 
-// linger is how long the goroutine and the lane outlive the last hold.
+// linger is how long the goroutine outlives the last hold.
 func (d *watchdog) linger() time.Duration { return d.interval() }
 
 // add watches b from now on.
-func (d *watchdog) add(b *burst, at time.Duration, renew bool) {
+func (d *watchdog) add(b *burst, at time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if renew && !d.lane {
-		d.lane = true
-		d.wakeLocked(d.wakeAt - 1) // to open it
-	}
 	b.entry = entry{at: at, known: true}
 	heap.Push(&d.heap, b)
+	if soon := b.first.since + keepAfter; !d.eared && soon < d.tickAt {
+		d.tickAt = soon
+		d.wakeLocked(soon)
+	}
 	if !d.running {
 		d.running = d.c.spawn(d.run)
 		return
@@ -98,14 +104,82 @@ func (d *watchdog) schedule(b *burst, at time.Duration) {
 	d.wakeLocked(at)
 }
 
-// verifyAll has Redis asked about everything that is held: after an outage it
-// may have lost it.
-func (d *watchdog) verifyAll() {
+// back follows a server's first answer after it had given none: unless a connection with a
+// reader proves to have been open to it all the time, it may be another, or empty.
+func (d *watchdog) back(at *site) {
+	if e := at.ear.Load(); e != nil {
+		e.prove.Store(true)
+		e.wake()
+		return
+	}
+	d.verify(at)
+}
+
+// tick does what is due each second while something is held, and soon after the first of it.
+// It returns when to come back.
+func (d *watchdog) tick(now time.Duration) time.Duration {
+	d.mu.Lock()
+	due, held := now >= d.tickAt, len(d.heap) > 0
+	if due {
+		d.tickAt = now + tickPace
+	}
+	at := d.tickAt
+	d.mu.Unlock()
+	if !held {
+		return never
+	}
+	if due {
+		d.keepEars(now)
+	}
+	return at
+}
+
+// keepEars has a connection with a reader open to each server at which something has been
+// held for some time.
+func (d *watchdog) keepEars(now time.Duration) {
+	at := make(map[*site]bool)
 	for _, g := range d.c.allGates() {
+		if d.c.runner.cluster == nil && len(at) > 0 {
+			break
+		}
+		g.mu.Lock()
+		old := g.held != nil && now-g.held.first.since >= keepAfter
+		g.mu.Unlock()
+		if old {
+			at[d.c.runner.site(g.keys.key)] = true
+		}
+	}
+	d.mu.Lock()
+	d.eared = len(at) > 0
+	d.mu.Unlock()
+	d.c.subs.keep(at)
+}
+
+// verify has a server asked about everything that is held there: after an outage it may
+// have lost it. It does so once in verifyPace.
+func (d *watchdog) verify(at *site) {
+	now := d.c.clock.now()
+	due := now
+	for {
+		last := at.verifiedAt.Load()
+		if last > int64(now) {
+			return // it is planned
+		}
+		if last != 0 {
+			due = max(now, time.Duration(last)+verifyPace)
+		}
+		if at.verifiedAt.CompareAndSwap(last, int64(due)) {
+			break
+		}
+	}
+	for _, g := range d.c.allGates() {
+		if d.c.runner.site(g.keys.key) != at {
+			continue
+		}
 		g.mu.Lock()
 		b, next := g.held, never
 		if b != nil {
-			next = b.verifyLocked(d.c.clock.now())
+			next = b.verifyLocked(due)
 		}
 		g.mu.Unlock()
 		if b != nil {
@@ -128,31 +202,25 @@ func (d *watchdog) wakeLocked(at time.Duration) {
 
 // run is the watchdog's goroutine.
 func (d *watchdog) run() {
-	warm := false
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		now := d.c.clock.now()
 		due, next, idle := d.take(now)
 		if idle {
-			d.c.runner.closeLane(false)
+			d.keepEars(now)
 			if d.stop() {
 				return
 			}
-			warm = false
 			continue
 		}
 		for _, batch := range inBatches(d.round(due, now), renewal.batch) {
 			d.send(batch)
 		}
-		if !warm && d.laneWanted() {
-			warm = true
-			d.c.spawn(func() { d.c.runner.warmLane(d.c.root) })
-		}
 		if len(due) > 0 {
 			continue // some of them may be due again
 		}
-		timer.Reset(next - d.c.clock.now())
+		timer.Reset(min(next, d.tick(now)) - d.c.clock.now())
 		select {
 		case <-timer.C:
 		case <-d.poke:
@@ -195,7 +263,7 @@ func (d *watchdog) stop() bool {
 	if len(d.heap) > 0 {
 		return false
 	}
-	d.running, d.lane = false, false
+	d.running = false
 	return true
 }
 
@@ -266,7 +334,7 @@ func (d *watchdog) look(b *burst, now time.Duration) (r renewal, next time.Durat
 		for b.due <= now+d.early() {
 			b.due += d.interval()
 		}
-		r = renewal{b, owned, d.c.batchOf(b.kind(), g.keys, b.alone || b.looking), b.renewing, b.looking, false}
+		r = renewal{b, owned, d.c.batchOf(b.kind(), g.keys, b.alone || b.apart || b.looking), b.renewing, b.looking, false}
 		renew = true
 	}
 	return r, b.nextLocked(), renew
@@ -281,13 +349,6 @@ func (d *watchdog) unwatchedLocked(b *burst, now time.Duration) (holds []*hold) 
 		}
 	}
 	return holds
-}
-
-// laneWanted reports whether a burst has come that is to be renewed.
-func (d *watchdog) laneWanted() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.lane
 }
 
 // send renews one batch without waiting for it.
@@ -350,9 +411,15 @@ func (d *watchdog) settle(r renewal, v verdict, res result, company bool) {
 		b.renewing = nil
 	}
 	if v == unseen && !b.over && !r.ahead { // a look ahead is not missed
+		// What is not answered for all is asked for each: one slot that is half moved, or one
+		// key without the right to it, refuses the script of all.
 		b.alone = b.alone || company && res.fate == refused
+		b.apart = company && res.fate == later
 		// From its send: one that hangs must not halve the number of tries.
 		again := max(d.c.clock.now(), res.sentAt+d.early())
+		if b.apart {
+			again = d.c.clock.now()
+		}
 		if r.owned.lease > 0 {
 			b.due = min(b.due, again)
 		} else {

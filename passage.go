@@ -1,0 +1,159 @@
+package watchlock
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// This file is how a command passes through the hooks of the caller's client.
+//
+// All lock traffic goes over connections of our own, and yet the caller's hooks see it: a
+// command is given to the caller's client, whose hooks run one inside the other. New adds
+// the innermost, ours: it takes the commands that are ours, sends them on our connections
+// and calls nobody else. What comes back out passes through the caller's hooks again.
+//
+//  1. What a command was answered is noted when our connection has the reply, and only
+//     that grants, keeps or releases anything. What a hook says instead is a failed attempt.
+//  2. A command that did not come as far as our hook when the call returned was not sent.
+//     Nor will it be: it is shut then, and a hook that passes it on later is refused.
+//  3. A hook that gives up while the command is on its way leaves the outcome unknown, and
+//     the command to whoever still works on it.
+
+var (
+	errNoReply  = errors.New("a hook of the Redis client answered in the place of Redis")
+	errGone     = errors.New("the lock command is no longer wanted")
+	errLeftOpen = errors.New("a hook of the Redis client returned while the command was on its way")
+)
+
+// hook takes a client's commands at the innermost of the hooks of the caller's Redis
+// client. It stays there when the client is closed, and passes on what is not its own.
+type hook struct{ _ byte } // not empty: pointers to it must differ
+
+func (*hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if o, ours := cmd.(outgoing); ours && o.way().link.via == h {
+			return pass(ctx, o)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h *hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if o, ours := cmds[0].(outgoing); ours && o.way().link.via == h {
+			return passAll(ctx, cmds)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// outgoing is a command of ours on its way.
+type outgoing interface {
+	redis.Cmder
+	way() *passage
+}
+
+// passage is how far one command has come.
+type passage struct {
+	link  *link        // to send it on
+	state atomic.Int32 // one of those below
+	err   error        // its error as the connection left it; once the state is landed
+}
+
+const (
+	passing int32 = iota // it has not come to our hook
+	sending              // it is on our connection
+	landed               // it has come back from there
+	stopped              // it has not come to our hook, and never will
+)
+
+func (p *passage) way() *passage { return p }
+
+// begin makes the passage that of a new command.
+func (p *passage) begin(l *link) {
+	p.link, p.err = l, nil
+	p.state.Store(passing)
+}
+
+// take reports whether the command may be sent now.
+func (p *passage) take() bool { return p.state.CompareAndSwap(passing, sending) }
+
+func (p *passage) back(err error) {
+	p.err = err
+	p.state.Store(landed)
+}
+
+// stop ends the passage when the call has returned.
+func (p *passage) stop() { p.state.CompareAndSwap(passing, stopped) }
+
+// pass sends one command on its own connections.
+func pass(ctx context.Context, o outgoing) error {
+	p := o.way()
+	if !p.take() {
+		return errGone
+	}
+	_ = p.link.Process(ctx, o) // it keeps its error
+	p.back(o.Err())
+	return o.Err()
+}
+
+// passAll sends the commands of a pipeline. A hook may have split it.
+func passAll(ctx context.Context, cmds []redis.Cmder) error {
+	var pipe redis.Pipeliner
+	taken := make([]outgoing, 0, len(cmds))
+	for _, cmd := range cmds {
+		o, ours := cmd.(outgoing)
+		if !ours || !o.way().take() {
+			continue
+		}
+		if pipe == nil {
+			pipe = o.way().link.Pipeline()
+		}
+		_ = pipe.Process(ctx, o) // only queues
+		taken = append(taken, o)
+	}
+	if len(taken) == 0 {
+		return errGone
+	}
+	_, err := pipe.Exec(ctx) // each command keeps its own
+	for _, o := range taken {
+		o.way().back(o.Err())
+	}
+	return err
+}
+
+// outcome is what came of a command, but for its reply, in a call that returned said.
+func outcome(ctx context.Context, o outgoing, said error) (res result) {
+	p := o.way()
+	switch p.state.Load() {
+	case stopped:
+		if said == nil {
+			said = errNoReply
+		}
+		return result{fate: unsent, err: unavailable(said)}
+	case landed:
+		if p.err == nil && said != nil {
+			return result{fate: unknown, err: unavailable(said)}
+		}
+		res.fate, res.err = judge(ownTimeout(ctx, p.err))
+		return res
+	}
+	return result{fate: unknown, err: unavailable(errLeftOpen)}
+}
+
+// explained is what a call returned, unless it is the error of one of its commands.
+func explained(said error, batch []*ticket) error {
+	for _, t := range batch {
+		for _, o := range t.wire.cmds {
+			if p := o.way(); said != nil && p.state.Load() == landed && p.err != nil && errors.Is(said, p.err) {
+				return nil
+			}
+		}
+	}
+	return said
+}
