@@ -284,9 +284,15 @@ func (c *Cluster) must(s *Server, args ...any) any {
 // await polls until ok has no objection.
 func (c *Cluster) await(what string, ok func() error) {
 	c.t.Helper()
+	await(c.t, what, 20*time.Millisecond, ok)
+}
+
+// await polls until ok has no objection, for as long as nodes may take to agree.
+func await(t testing.TB, what string, every time.Duration, ok func() error) {
+	t.Helper()
 	deadline := time.NewTimer(clusterTimeout)
 	defer deadline.Stop()
-	ticker := time.NewTicker(20 * time.Millisecond)
+	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
 		err := ok()
@@ -296,7 +302,7 @@ func (c *Cluster) await(what string, ok func() error) {
 		select {
 		case <-ticker.C:
 		case <-deadline.C:
-			c.t.Fatalf("redistest: cluster: waited %v for this: %s: %v", clusterTimeout, what, err)
+			t.Fatalf("redistest: waited %v for this: %s: %v", clusterTimeout, what, err)
 		}
 	}
 }

@@ -17,6 +17,10 @@ const (
 	Valkey9 Family = "valkey9" // Valkey 9
 )
 
+// sentinelFamily is what watches over the servers of a Sentinel. It keeps no keys,
+// so it is none of Families.
+const sentinelFamily Family = "redis-sentinel"
+
 // serversDir is the environment variable that names the directory with one
 // program for each family.
 const serversDir = "WATCHLOCK_SERVERS"

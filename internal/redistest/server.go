@@ -36,6 +36,7 @@ type Server struct {
 	env     []string
 
 	busPort string // of a cluster's node
+	conf    string // of a sentinel: the file in which it keeps what it knows
 	stopped bool   // by Stop
 
 	addr  string // a socket's path, or host:port
@@ -136,6 +137,10 @@ func (s *Server) launch() error {
 }
 
 func (s *Server) args() []string {
+	if s.conf != "" {
+		_, port, _ := net.SplitHostPort(s.addr) // made by freePort
+		return []string{s.conf, "--dir", s.dir, "--bind", "127.0.0.1", "--port", port}
+	}
 	args := []string{"--dir", s.dir, "--save", "", "--enable-debug-command", "local", "--daemonize", "no"}
 	if s.tcp {
 		_, port, _ := net.SplitHostPort(s.addr) // made by freePort
