@@ -55,6 +55,23 @@ func HoldReply(release <-chan struct{}) Action {
 	return after(func(l *link) { l.waitFor(release) })
 }
 
+// Answer lets the server run the command and delivers an error with this text in
+// place of its reply, as a proxy does that gave the server up.
+func Answer(text string) Action { return answer{text: text} }
+
+// Refuse leaves the command out, so that the server never sees it, and delivers an
+// error with this text.
+func Refuse(text string) Action { return answer{text: text, unrun: true} }
+
+type answer struct {
+	text  string
+	unrun bool
+}
+
+func (a answer) apply(p *plan) {
+	p.instead, p.unrun = []byte("-"+a.text+"\r\n"), a.unrun
+}
+
 // Delay sends the command d later. What follows it waits too.
 func Delay(d time.Duration) Action {
 	return before(func(l *link) { l.sleep(d) })
@@ -109,4 +126,6 @@ type plan struct {
 	twice       bool
 	dropReply   bool
 	swallow     bool
+	unrun       bool   // a PING goes out in the command's place
+	instead     []byte // of the reply
 }

@@ -109,6 +109,8 @@ func (l *link) answer(x *exchange, frame []byte) bool {
 		l.hush()
 	case x.discard:
 		return !l.isDone()
+	case x.plan.instead != nil:
+		return l.hand(x.plan.instead)
 	}
 	return l.hand(frame)
 }

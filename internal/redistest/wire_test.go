@@ -87,6 +87,23 @@ func TestWireWithoutRulesChangesNothing(t *testing.T) {
 	})
 }
 
+func TestAnswerRunsTheCommandAndRefuseDoesNot(t *testing.T) {
+	onBoth(t, func(t *testing.T, b backend, w *Wire) {
+		ctx := t.Context()
+		c := b.Client(w.Options(), once)
+		for action, want := range map[Action]string{Answer("upstream failure"): "1", Refuse("NOPERM no"): ""} {
+			w.On(Is("set"), action)
+			pipe := c.Pipeline()
+			set, get := pipe.Set(ctx, "k", "1", 0), pipe.Get(ctx, "k")
+			_, _ = pipe.Exec(ctx) // each has its own error
+			if err := set.Err(); err == nil || !strings.Contains("upstream failure, NOPERM no", err.Error()) || get.Val() != want {
+				t.Errorf("SET: %v; GET: %q, want %q", err, get.Val(), want)
+			}
+			c.Del(ctx, "k")
+		}
+	})
+}
+
 func TestDropReplyRunsTheCommandOnce(t *testing.T) {
 	onBoth(t, func(t *testing.T, b backend, w *Wire) {
 		ctx := t.Context()
