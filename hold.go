@@ -209,6 +209,9 @@ func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duratio
 		if r != nil {
 			got, res = g.relay(do, b, r)
 			r = nil // once
+			if res.fate == refused || res.fate == later {
+				continue // nothing has changed, and a plain release may be answered otherwise
+			}
 		} else {
 			got, res = g.releaseOnce(do, b)
 		}

@@ -9,7 +9,8 @@ const (
 	orphanPace  = time.Second // between two releases of the same orphan
 	orphanExtra = 5 * time.Second
 	orphanMost  = 2 * time.Minute
-	batchSize   = 100 // keys in one script
+	batchSize   = 100  // keys in one script
+	mostEarlier = 1000 // owners of earlier attempts that one attempt names
 )
 
 // orphanage releases owners that nobody believes in: of attempts whose outcome
@@ -76,12 +77,14 @@ func (s *orphanage) wakeLocked() {
 	}
 }
 
-// of returns the owners of a key that may hold it though nobody believes so.
+// of returns the newest owners of a key that may hold it though nobody believes so. There
+// may be thousands after a long outage: older ones are released by passes alone.
 func (s *orphanage) of(key string) []owner {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var owners []owner
-	for _, o := range s.byKey[key] {
+	list := s.byKey[key]
+	for _, o := range list[max(0, len(list)-mostEarlier):] {
 		owners = append(owners, o.owned.owner)
 	}
 	return owners

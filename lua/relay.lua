@@ -6,13 +6,21 @@
 -- subscriptions are the client's own, ARGV[5..] are those of acquire.
 -- Answers what release does, and behind it what acquire does if it ran. Nothing is
 -- published then: nobody would hear it.
-local place = KEYS[1]
+-- From the HDEL on nothing may fail: an error would leave the caller in doubt of the
+-- release. And no list is unpacked that a caller may make long: Lua has little room.
+local place, acquiring = KEYS[1], {}
+for i = 5, #ARGV do
+  acquiring[i - 4] = ARGV[i]
+end
 if others({}, {ARGV[2], ARGV[3], ARGV[4]}) or redis.pcall('HEXISTS', place, ARGV[1]) ~= 1 then
   return release({place}, {ARGV[1], ARGV[2], ARGV[3] ~= '' and ARGV[3] or nil})
 end
 redis.call('HDEL', place, ARGV[1])
-local ran, answer = pcall(acquire, KEYS, {unpack(ARGV, 5)})
-if not ran or answer.err then
-  return {1, 0} -- no error: it would leave the caller in doubt of the release
+local answers = {1, 0}
+local ran, answer = pcall(acquire, KEYS, acquiring)
+if ran and not answer.err then
+  for i = 1, #answer do
+    answers[i + 2] = answer[i]
+  end
 end
-return {1, 0, unpack(answer)}
+return answers
