@@ -47,6 +47,25 @@ import "github.com/redis/go-redis/v9/push" // here
 `,
 	},
 	{
+		name:  "one file talks to the caller's logger",
+		only:  []string{"teller.go", "options.go"},
+		finds: importsOfZap,
+		bad: `package p
+import "go.uber.org/zap/zapcore" // here
+`,
+	},
+	{
+		name:  "and none reaches it without an import",
+		only:  []string{"teller.go"},
+		finds: nodesThat(callsLogOfConfig),
+		bad: `package p
+func f() {
+	newTeller(cfg.log)
+	c.cfg.log.Warn("") // here
+}
+`,
+	},
+	{
 		name:  "goroutines start where their owner waits for them",
 		only:  []string{"client.go"},
 		finds: nodesThat(startsGoroutine),
@@ -297,6 +316,8 @@ func importsOf(s goSource, modules []string) []token.Pos {
 
 func importsOfRedis(s goSource) []token.Pos { return importsOf(s, []string{redisPath}) }
 
+func importsOfZap(s goSource) []token.Pos { return importsOf(s, []string{"go.uber.org/zap"}) }
+
 // nodesThat makes a finder of every node that match accepts.
 func nodesThat(match func(ast.Node) bool) func(goSource) []token.Pos {
 	return func(s goSource) []token.Pos {
@@ -320,6 +341,16 @@ func startsGoroutine(n ast.Node) bool {
 		return ok && sel.Sel.Name == "Go"
 	}
 	return false
+}
+
+// callsLogOfConfig finds a method of what the field log of a config keeps.
+func callsLogOfConfig(n ast.Node) bool {
+	sel, ok := n.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	log, ok := sel.X.(*ast.SelectorExpr)
+	return ok && log.Sel.Name == "log"
 }
 
 func selectorOf(pkg string, names ...string) func(ast.Node) bool {

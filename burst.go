@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 	"weak"
-
-	"go.uber.org/zap"
 )
 
 // never is the end of what ends only by somebody's act.
@@ -100,9 +98,9 @@ func (h *hold) until() time.Duration {
 // live reports whether the hold may be trusted at now.
 func (h *hold) live(now time.Duration) bool { return now < h.until() }
 
-// place is where the lock was taken.
-func (h *hold) place() string {
-	f, _ := runtime.CallersFrames([]uintptr{h.caller}).Next()
+// placeOf is where the lock was taken.
+func placeOf(caller uintptr) string {
+	f, _ := runtime.CallersFrames([]uintptr{caller}).Next()
 	if f.File == "" {
 		return "unknown"
 	}
@@ -156,20 +154,28 @@ func (e ending) tell() {
 	if e.done != nil {
 		close(e.done)
 	}
-	if e.hold != nil {
-		e.hold.warn(e.note)
-	}
 }
 
-// warn logs about a hold. The logger may call back, so no mutex may be held.
-func (h *hold) warn(note string) {
-	h.burst.gate.c.cfg.log.Warn(note, zap.String("lock", h.keys.name), zap.String("taken at", h.place()))
-}
-
+// tellAll tells all holders, and only then the log.
 func tellAll(endings []ending) {
 	for _, e := range endings {
 		e.tell()
 	}
+	noteAll(endings)
+}
+
+// noteAll has what ended logged.
+func noteAll(endings []ending) {
+	for _, e := range endings {
+		if e.hold != nil {
+			e.hold.warn(e.note)
+		}
+	}
+}
+
+// warn logs about a hold.
+func (h *hold) warn(note string) {
+	h.burst.gate.c.teller.say(line{text: note, lock: h.keys.name, caller: h.caller})
 }
 
 // endLocked gives the hold its end: contexts and Done follow by tell. They have

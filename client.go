@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/zap"
 )
 
 // Client issues locks on one Redis. Make one for a process and share it: all its
@@ -26,6 +25,7 @@ type Client struct {
 	clock    *clock
 	runner   *runner
 	dog      *watchdog
+	teller   *teller
 	subs     *subscriber
 	channels Channels // never auto
 	orphans  *orphanage
@@ -94,6 +94,7 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 		idle:     make(chan struct{}),
 		finished: make(chan struct{}),
 	}
+	c.teller = newTeller(cfg.log, c.spawnTeller)
 	c.dog = newWatchdog(c)
 	c.channels = cfg.channels.on(run.bySlot())
 	c.subs = newSubscriber(c, c.channels)
@@ -173,7 +174,7 @@ func (c *Client) Held() []HeldLock {
 // are renewed meanwhile; what they do not give back is not released under running
 // work but left to expire, and the error names it. Close waits for all of this and
 // for its goroutines, about 1 s beyond the unlock timeout when Redis does not
-// answer. It does not close the Redis client. Called again, it returns the same.
+// answer, and at most 1 s for the logger. It does not close the Redis client. Called again, it returns the same.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	again := c.closed.Swap(true)
@@ -204,6 +205,7 @@ func (c *Client) Close() error {
 	c.subs.close()
 	c.runner.close()
 	c.tasks.Wait()
+	c.teller.close() // the last: those before may have something to say
 	if len(left) > 0 {
 		slices.Sort(left)
 		c.closeErr = fmt.Errorf("watchlock: close: not unlocked in %v and left to expire: %.1000q", c.cfg.unlockTimeout, left)
@@ -291,6 +293,10 @@ func (c *Client) spawn(f func()) bool {
 	return true
 }
 
+// spawnTeller runs f on a goroutine that may be in the caller's logger for as long as that
+// likes: the teller's close waits for it, within bounds.
+func (c *Client) spawnTeller(f func()) { go f() }
+
 // newOwner is an owner that nobody else can be, not even a process cloned from
 // this one's memory: its number is drawn from crypto/rand for every attempt.
 func (c *Client) newOwner() owner {
@@ -304,6 +310,6 @@ func (c *Client) newOwner() owner {
 // warnOnce logs what concerns the use of the client, the first time.
 func (c *Client) warnOnce(said *atomic.Bool, text, name string) {
 	if said.CompareAndSwap(false, true) {
-		c.cfg.log.Warn(text, zap.String("lock", name))
+		c.teller.say(line{text: text, lock: name})
 	}
 }

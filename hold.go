@@ -391,7 +391,7 @@ func (g *gate) heldList() []HeldLock {
 	for h := g.held.holds; h != nil; h = h.next {
 		if h.live(now) {
 			list = append(list, HeldLock{
-				Name: h.keys.name, Kind: g.held.kind().String(), Caller: h.place(),
+				Name: h.keys.name, Kind: g.held.kind().String(), Caller: placeOf(h.caller),
 				Since: g.c.clock.wall(h.since), ExpiresAt: g.c.clock.wall(h.until()),
 			})
 		}

@@ -48,7 +48,7 @@ type config struct {
 	localHandoff    time.Duration
 	channels        Channels
 	mapName         func(string) string
-	log             *zap.Logger
+	log             *zap.Logger // nil: silence
 	lockDefaults    []LockOption
 }
 
@@ -58,7 +58,6 @@ func newConfig(opts []Option) (config, error) {
 		unlockTimeout:   defaultUnlockTimeout,
 		maxPollInterval: defaultMaxPollInterval,
 		localHandoff:    defaultLocalHandoff,
-		log:             zap.NewNop(),
 	}
 	for _, o := range opts {
 		if o == nil {
@@ -337,8 +336,10 @@ func withMapper(m func(string) string) Option {
 // WithLogger makes the client report transitions and misuse: a lost or forgotten
 // lease, renewals that fail, a lost connection for messages, a subscription that is
 // refused, a server without sharded channels, a wait behind a lease of this very client, a lease whose holder could not
-// learn of a loss. All at Warn but for the connection and the channels, at Info. The default is
-// silence.
+// learn of a loss. All at Warn but for the connection and the channels, at Info, with the
+// time of what they tell. The lines are written on a goroutine of their own, so a logger
+// that is slow or blocks delays no lock; of more than 4,096 that wait for it the rest is
+// dropped and counted, and Close waits 1 s for it. The default is silence.
 func WithLogger(log *zap.Logger) Option {
 	if log == nil {
 		panic("watchlock: nil logger")

@@ -28,13 +28,13 @@ var (
 	errLeftOpen = errors.New("a hook of the Redis client returned while the command was on its way")
 )
 
-// hook takes a client's commands at the innermost of the hooks of the caller's Redis
+// innermost takes a client's commands at the innermost of the hooks of the caller's Redis
 // client. It stays there when the client is closed, and passes on what is not its own.
-type hook struct{ _ byte } // not empty: pointers to it must differ
+type innermost struct{ _ byte } // not empty: pointers to it must differ
 
-func (*hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*innermost) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (h *hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (h *innermost) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if o, ours := cmd.(outgoing); ours && o.way().link.via == h {
 			return pass(ctx, o)
@@ -43,7 +43,7 @@ func (h *hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func (h *hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (h *innermost) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		if o, ours := cmds[0].(outgoing); ours && o.way().link.via == h {
 			return passAll(ctx, cmds)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/zap"
 )
 
 const (
@@ -128,7 +127,7 @@ func (e *ear) run(ctx context.Context) {
 		case <-timer.C:
 		case <-e.poke:
 		case err := <-failed:
-			e.s.c.cfg.log.Info("connection for messages lost", zap.Error(err))
+			e.s.c.teller.say(line{info: true, text: "connection for messages lost", err: err})
 			fail(clock.now() - cn.since)
 		case <-ctx.Done():
 			e.drop(cn)
@@ -351,7 +350,7 @@ func (e *ear) refusal(err redis.Error) error {
 		}
 	case e.s.sharded && doesNotKnow(err):
 		if e.s.withoutShards(e) {
-			e.s.c.cfg.log.Info("the server has no sharded channels; listening to classic ones", zap.Error(err))
+			e.s.c.teller.say(line{info: true, text: "the server has no sharded channels; listening to classic ones", err: err})
 		}
 		return nil
 	case saysLater(code):
@@ -366,6 +365,6 @@ func (e *ear) refusal(err redis.Error) error {
 // deny tells once that waiting goes by polling alone.
 func (s *subscriber) deny(err redis.Error) {
 	if s.denied.CompareAndSwap(false, true) {
-		s.c.cfg.log.Warn("cannot subscribe to releases; waiters poll", zap.Error(err))
+		s.c.teller.say(line{text: "cannot subscribe to releases; waiters poll", err: err})
 	}
 }

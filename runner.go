@@ -28,7 +28,7 @@ type runner struct {
 	spawn  func(func()) bool // starts a goroutine that Close waits for
 	root   context.Context
 	rdb    commander                             // the caller's client, for its hooks
-	via    *hook                                 // the innermost of them
+	via    *innermost                                 // the innermost of them
 	link   *link                                 // connections of our own
 	onBack func(*site)                           // called when a server answers after it did not; must not block
 	listen func(context.Context, node) *messages // a pub/sub connection, not yet dialled
@@ -53,7 +53,7 @@ type runner struct {
 // link is connections of our own, to one server or to all nodes of a cluster.
 type link struct {
 	commander
-	via   *hook // the caller's innermost, by which commands come here
+	via   *innermost // the caller's innermost, by which commands come here
 	close func() error
 }
 
@@ -74,7 +74,7 @@ type site struct {
 // newRunner takes the clients that are known to keep one lock in one place.
 // A Ring is not: when it reshards, one name has two homes and two holders.
 func newRunner(rdb redis.UniversalClient) (*runner, error) {
-	r := &runner{rdb: rdb, via: &hook{}, lanes: make(map[int]*lane), sites: make(map[string]*site)}
+	r := &runner{rdb: rdb, via: &innermost{}, lanes: make(map[int]*lane), sites: make(map[string]*site)}
 	switch c := rdb.(type) {
 	case *redis.Client:
 		opts := *c.Options() // a copy of its own, not the caller's

@@ -203,7 +203,7 @@ func TestReleaseStringScriptReleasesForAUserWhoMayNotPublish(t *testing.T) {
 func plainRun(rdb *redis.Client, c call) []any {
 	ctx := context.Background()
 	var w wire
-	via := &hook{}
+	via := &innermost{}
 	w.fill(ctx, &c, &link{commander: rdb, via: via}, false)
 	cmds := make([]redis.Cmder, len(w.cmds))
 	for i, cmd := range w.cmds {

@@ -4,8 +4,6 @@ import (
 	"container/heap"
 	"sync"
 	"time"
-
-	"go.uber.org/zap"
 )
 
 const (
@@ -280,38 +278,53 @@ type renewal struct {
 func (r renewal) batch() batchKey { return r.key }
 
 // round looks at each burst that is due: it ends what has run out, returns what
-// is to be renewed or verified, and schedules the rest.
+// is to be renewed or verified, and schedules the rest. All holders are told before
+// anything is logged.
 func (d *watchdog) round(due []*burst, now time.Duration) (renewals []renewal) {
+	var endings []ending
+	var unwatched []*hold
 	for _, b := range due {
-		r, next, renew := d.look(b, now)
-		if renew {
-			renewals = append(renewals, r)
+		s := d.look(b, now)
+		endings, unwatched = append(endings, s.endings...), append(unwatched, s.unwatched...)
+		if s.renew {
+			renewals = append(renewals, s.renewal)
 		}
-		d.schedule(b, next)
+		d.schedule(b, s.next)
+	}
+	noteAll(endings)
+	for _, h := range unwatched {
+		h.warn("a lease is renewed, but nobody has asked for its Context, Done or Err: " +
+			"its holder would not learn of a loss")
 	}
 	return renewals
 }
 
-// look decides about one burst at now. It marks a renewal as on its way, which
-// Unlock then waits for unless it is a look ahead.
-func (d *watchdog) look(b *burst, now time.Duration) (r renewal, next time.Duration, renew bool) {
+// sight is what came of a look at one burst.
+type sight struct {
+	renewal   renewal
+	renew     bool          // there is one
+	next      time.Duration // when to look again
+	endings   []ending      // told, but not logged
+	unwatched []*hold       // to warn of
+}
+
+// look decides about one burst at now, and tells the holders of what has ended. It marks a
+// renewal as on its way, which Unlock then waits for unless it is a look ahead.
+func (d *watchdog) look(b *burst, now time.Duration) (s sight) {
 	g := b.gate
 	g.mu.Lock()
 	for h := b.holds; h != nil; h = h.next {
 		h.lookLocked()
 	}
-	endings := b.expireLocked(now)
-	unwatched := d.unwatchedLocked(b, now)
+	s.endings, s.unwatched = b.expireLocked(now), d.unwatchedLocked(b, now)
 	defer func() {
 		g.mu.Unlock()
-		tellAll(endings)
-		for _, h := range unwatched {
-			h.warn("a lease is renewed, but nobody has asked for its Context, Done or Err: " +
-				"its holder would not learn of a loss")
+		for _, e := range s.endings {
+			e.tell()
 		}
 	}()
-	if b.over {
-		return r, never, false
+	if s.next = never; b.over {
+		return s
 	}
 	owned := b.owned()
 	owned.lease = b.watchTTLLocked(now, d.c.cfg.watchdogTimeout)
@@ -334,10 +347,11 @@ func (d *watchdog) look(b *burst, now time.Duration) (r renewal, next time.Durat
 		for b.due <= now+d.early() {
 			b.due += d.interval()
 		}
-		r = renewal{b, owned, d.c.batchOf(b.kind(), g.keys, b.alone || b.apart || b.looking), b.renewing, b.looking, false}
-		renew = true
+		s.renewal = renewal{b, owned, d.c.batchOf(b.kind(), g.keys, b.alone || b.apart || b.looking), b.renewing, b.looking, false}
+		s.renew = true
 	}
-	return r, b.nextLocked(), renew
+	s.next = b.nextLocked()
+	return s
 }
 
 // unwatchedLocked returns the holders that could not have learned of a loss, once.
@@ -429,10 +443,10 @@ func (d *watchdog) settle(r renewal, v verdict, res result, company bool) {
 	}
 	next := b.nextLocked()
 	g.mu.Unlock()
-	if failed {
-		d.c.cfg.log.Warn("renewal failed, trying again", zap.String("lock", b.keys().name), zap.Error(res.err))
-	}
 	d.schedule(b, next)
+	if failed {
+		d.c.teller.say(line{text: "renewal failed, trying again", lock: b.keys().name, err: res.err})
+	}
 }
 
 // bursts is a heap by due time.
