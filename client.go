@@ -204,13 +204,24 @@ func (c *Client) Close() error {
 	close(c.stopping)
 	c.subs.close()
 	c.runner.close()
-	c.tasks.Wait()
+	c.await(attemptTimeout + 2*flightsShare)
 	c.teller.close() // the last: those before may have something to say
 	if len(left) > 0 {
 		slices.Sort(left)
 		c.closeErr = fmt.Errorf("watchlock: close: not unlocked in %v and left to expire: %.1000q", c.cfg.unlockTimeout, left)
 	}
 	return c.closeErr
+}
+
+// await waits for the client's goroutines. They end by themselves, within an attempt's
+// timeout, but for one that stands in a hook of the caller's: that ends when the hook does.
+func (c *Client) await(most time.Duration) {
+	ended := make(chan struct{})
+	go func() {
+		c.tasks.Wait()
+		close(ended)
+	}()
+	c.clock.wait(ended, c.clock.now()+most)
 }
 
 // gate returns the gate of a lock, referenced for the caller, who must release

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/auth"
@@ -43,6 +44,9 @@ func own(o *redis.Options) *redis.Options {
 	dial := o.Dialer
 	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
+		if s, ok := ctx.Value(socketKey{}).(*socket); ok && err == nil {
+			s.set(conn)
+		}
 		return conn, notSent(err)
 	}
 	if f := o.OnConnect; f != nil {
@@ -71,6 +75,42 @@ func ownCluster(o *redis.ClusterOptions) *redis.ClusterOptions {
 	newClient := o.NewClient
 	o.NewClient = func(node *redis.Options) *redis.Client { return newClient(own(node)) }
 	return o
+}
+
+// socket is the newest connection that was dialled under a context: go-redis does not heed
+// the end of one while it waits for the answers that open a connection.
+type socket struct {
+	mu     sync.Mutex
+	conn   net.Conn
+	closed bool
+}
+
+type socketKey struct{}
+
+// withSocket returns a context whose end closes what was dialled under it.
+func withSocket(ctx context.Context) (context.Context, context.CancelFunc) {
+	s := &socket{}
+	ctx, cancel := context.WithCancel(context.WithValue(ctx, socketKey{}, s))
+	context.AfterFunc(ctx, s.close)
+	return ctx, cancel
+}
+
+func (s *socket) set(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conn = conn
+	if s.closed {
+		_ = conn.Close()
+	}
+}
+
+func (s *socket) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.conn != nil {
+		_ = s.conn.Close()
+	}
 }
 
 // credentials says of a provider's errors that nothing was sent.

@@ -3,6 +3,8 @@ package watchlock
 import (
 	"context"
 	"errors"
+	"runtime"
+	"strings"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
@@ -30,7 +32,11 @@ var (
 
 // innermost takes a client's commands at the innermost of the hooks of the caller's Redis
 // client. It stays there when the client is closed, and passes on what is not its own.
-type innermost struct{ _ byte } // not empty: pointers to it must differ
+type innermost struct {
+	// atomic
+	alone atomic.Bool // no other hook was there when the first command came
+	asked atomic.Bool // alone is known
+}
 
 func (*innermost) DialHook(next redis.DialHook) redis.DialHook { return next }
 
@@ -50,6 +56,31 @@ func (h *innermost) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 		}
 		return next(ctx, cmds)
 	}
+}
+
+// strict reports whether a command may take any time to come here, since hooks of the caller's
+// run before it: then nobody who has a deadline must send one on a goroutine of its own.
+func (h *innermost) strict() bool { return !h.alone.Load() }
+
+// look finds out, with the first command, whether other hooks are there: then one of them
+// is between carry and here. Those that are added later are never run for our commands.
+func (h *innermost) look() {
+	if h.asked.Load() {
+		return
+	}
+	var pcs [64]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	for f, more := frames.Next(); more; f, more = frames.Next() {
+		switch {
+		case strings.HasSuffix(f.Function, "watchlock.carry"):
+			h.alone.Store(true)
+		case strings.Contains(f.Function, "watchlock.(*innermost)"), strings.Contains(f.Function, "/go-redis/v9."),
+			strings.Contains(f.Function, "watchlock.pass"):
+			continue
+		}
+		break
+	}
+	h.asked.Store(true)
 }
 
 // outgoing is a command of ours on its way.
@@ -97,6 +128,7 @@ func pass(ctx context.Context, o outgoing) error {
 	if !p.take() {
 		return errGone
 	}
+	p.link.via.look()
 	_ = p.link.Process(ctx, o) // it keeps its error
 	p.back(o.Err())
 	return o.Err()
@@ -120,6 +152,7 @@ func passAll(ctx context.Context, cmds []redis.Cmder) error {
 	if len(taken) == 0 {
 		return errGone
 	}
+	taken[0].way().link.via.look()
 	_, err := pipe.Exec(ctx) // each command keeps its own
 	for _, o := range taken {
 		o.way().back(o.Err())
@@ -137,8 +170,9 @@ func outcome(ctx context.Context, o outgoing, said error) (res result) {
 		}
 		return result{fate: unsent, err: unavailable(said)}
 	case landed:
-		if p.err == nil && said != nil {
-			return result{fate: unknown, err: unavailable(said)}
+		var reply redis.Error
+		if said != nil && (p.err == nil || errors.As(p.err, &reply)) {
+			return result{fate: unknown, err: unavailable(said)} // Redis answered, and a hook failed after that
 		}
 		res.fate, res.err = judge(ownTimeout(ctx, p.err))
 		return res

@@ -145,7 +145,7 @@ func (e *ear) connect(ctx context.Context) (*connection, error) {
 	}
 	e.s.anew(e)
 	e.at.Store(e.s.c.runner.siteAt(at))
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := withSocket(ctx)
 	return &connection{
 		ps: e.s.c.runner.listen(ctx, at), ctx: ctx, cancel: cancel,
 		since: e.s.c.clock.now(), placed: e.s.c.clock.now(), failed: make(chan error, 1),

@@ -202,10 +202,11 @@ func (r *runner) on(ctx context.Context, timeout time.Duration, stop <-chan stru
 	return doer{r: r, ctx: ctx, timeout: timeout, stop: stop}
 }
 
-// here returns a doer that spares the switch to another goroutine. On a cluster it
-// does not: go-redis may first have to ask who has the slot.
+// here returns a doer that spares the switch to another goroutine. It does not on a
+// cluster, where go-redis may first have to ask who has the slot, nor beside hooks of the
+// caller's, which may take any time.
 func (r *runner) here(ctx context.Context) doer {
-	if r.cluster != nil {
+	if r.cluster != nil || r.via.strict() {
 		return r.on(ctx, attemptTimeout, nil)
 	}
 	return doer{r: r, way: hereby, ctx: ctx}

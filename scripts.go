@@ -218,7 +218,7 @@ func (w *wire) result(ctx context.Context, c *call) (res result) {
 			if replies[i] = cmd.(*mixedCommand).Val(); replies[i] == nil {
 				return result{fate: unknown, err: unavailable(errNoReply)}
 			}
-		case cmd.way().state.Load() != landed:
+		case res.fate == unknown, res.fate == unsent:
 			return res
 		case errors.Is(err, redis.Nil):
 		case errors.As(err, &answer):
