@@ -66,7 +66,9 @@ func (e *LockError) Unwrap() error { return e.Err }
 // IsUnavailable reports whether err says that Redis could not be asked, or
 // could not answer for now: no connection, no answer in time, or a reply such
 // as LOADING or READONLY. It tells a 503 from the 409 of ErrNotAcquired, of
-// which it is never true, and from what no retry mends, such as NOPERM.
+// which it is never true, and from what no retry mends, such as NOPERM. Nor is it
+// true of a reply that no Redis is known to send, such as a proxy's own error:
+// nobody knows then what became of the command, and what it took is given back.
 func IsUnavailable(err error) bool {
 	var u *unavailableError
 	return errors.As(err, &u)

@@ -331,6 +331,9 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res result) (pause
 		}
 	case refused:
 		g.failLocked(w, a, res.err)
+	case dubious:
+		g.c.orphans.add(a.want.kind, a.owned(), false)
+		g.failLocked(w, a, res.err)
 	case unsent:
 		if !w.met && g.lastHeld < w.from {
 			g.failLocked(w, a, res.err) // its first answer is that there is no connection

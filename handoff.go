@@ -185,7 +185,7 @@ func (g *gate) relay(do doer, b *burst, r *relay) (answers, result) {
 			g.releasing = nil
 		}
 	} else {
-		if got.res.fate == unknown {
+		if got.res.fate.unsure() {
 			g.c.orphans.add(r.a.want.kind, r.a.owned(), false)
 		}
 		g.attempt, g.relaying = nil, 0

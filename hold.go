@@ -221,7 +221,7 @@ func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duratio
 				return nil
 			}
 			return ErrLost
-		case unknown:
+		case unknown, dubious:
 			covered = covered || res.sentAt < time.Duration(b.trusted.Load())
 		}
 		if res.fate == refused || g.c.clock.now()+pause >= deadline {
@@ -299,7 +299,7 @@ func (g *gate) extend(ctx context.Context, b *burst, lease, wait, start time.Dur
 		res.err = unavailable(errUnseen)
 	}
 	left = wait - (g.c.clock.now() - start)
-	if res.fate == refused || wait != forever && left <= 0 {
+	if res.fate.final() || wait != forever && left <= 0 {
 		return res.err
 	}
 	pause := retryPause(g.c.clock.now() - start)

@@ -236,7 +236,8 @@ func retention(lease time.Duration) time.Duration {
 }
 
 // release sends one batch and notes what was answered. A refusal for good is an
-// answer too: it will not change, and the key has its TTL. What is not answered for all is
+// answer too: it will not change, and the key has its TTL. So is an error that is
+// nobody's known answer: a proxy may send it for ever. What is not answered for all is
 // asked for each.
 func (s *orphanage) release(batch []*orphan) fate {
 	owned := make([]ownedKey, len(batch))
@@ -250,13 +251,13 @@ func (s *orphanage) release(batch []*orphan) fate {
 		switch {
 		case res.fate == replied && o.known:
 			o.done = true
-		case len(batch) > 1 && (res.fate == refused || res.fate == later):
+		case len(batch) > 1 && (res.fate.final() || res.fate == later):
 			o.alone, o.next = true, 0
-		case (res.fate == replied || res.fate == refused) && o.answered == 0:
+		case (res.fate == replied || res.fate.final()) && o.answered == 0:
 			o.answered = s.c.clock.now()
 		}
 	}
-	if len(batch) > 1 && (res.fate == refused || res.fate == later) {
+	if len(batch) > 1 && (res.fate.final() || res.fate == later) {
 		s.wakeLocked()
 	}
 	return res.fate

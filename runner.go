@@ -28,7 +28,7 @@ type runner struct {
 	spawn  func(func()) bool // starts a goroutine that Close waits for
 	root   context.Context
 	rdb    commander                             // the caller's client, for its hooks
-	via    *innermost                                 // the innermost of them
+	via    *innermost                            // the innermost of them
 	link   *link                                 // connections of our own
 	onBack func(*site)                           // called when a server answers after it did not; must not block
 	listen func(context.Context, node) *messages // a pub/sub connection, not yet dialled
@@ -282,7 +282,7 @@ func (endedContext) Err() error            { return context.Canceled }
 // verified at once. One command without an answer is no outage while others have theirs.
 func (r *runner) observe(s *site, res *result, sentAt time.Duration) {
 	switch res.fate {
-	case unknown, unsent:
+	case unknown, dubious, unsent:
 		if time.Duration(s.heard.Load()) <= sentAt {
 			s.broken.Store(true)
 			r.lookAgain()

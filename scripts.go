@@ -6,9 +6,7 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -364,66 +362,4 @@ func infoHash(k *lockKeys) call {
 		c.nkeys++
 	}
 	return c
-}
-
-// fate is what is known of a call after it.
-type fate int
-
-const (
-	replied fate = iota // it ran, and this is its reply
-	refused             // the server's answer is no, and will stay no
-	later               // the server's answer is not now; the call changed nothing
-	unsent              // there was no connection; the call never left
-	unknown             // it may have run, may run yet, or never will
-)
-
-// saysLater reports whether the first word of an error reply says: try again.
-func saysLater(code string) bool {
-	switch code {
-	case "LOADING", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "MASTERDOWN",
-		"MISCONF", "OOM", "NOREPLICAS", "MOVED", "ASK":
-		return true
-	}
-	return false
-}
-
-// judge classifies the error of a call, and words it for the caller.
-func judge(err error) (fate, error) {
-	if err == nil {
-		return replied, nil
-	}
-	var reply redis.Error
-	switch {
-	case errors.As(err, &reply):
-		return judgeReply(reply)
-	case errors.Is(err, redis.ErrClosed):
-		return refused, err
-	case neverSent(err):
-		return unsent, unavailable(err)
-	}
-	return unknown, unavailable(err)
-}
-
-func judgeReply(err redis.Error) (fate, error) {
-	text := err.Error()
-	code, rest, _ := strings.Cut(text, " ")
-	switch {
-	case code == "NOSCRIPT": // and there was no time to send the script
-		return later, unavailable(err)
-	case code == "WRONGTYPE":
-		return refused, fmt.Errorf("%w: %w", ErrWrongType, err)
-	case code == "TOKENRANGE":
-		return refused, fmt.Errorf("%w: %w", ErrTokenRange, err)
-	case saysLater(code), code == "ERR" && strings.HasPrefix(rest, "max number of clients"):
-		return later, unavailable(err)
-	}
-	return refused, err
-}
-
-func isNoScript(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
-
-// noNames reports whether err says that the user may not run scripts by name, or that what
-// stands between does not know how to: the source may still be allowed.
-func noNames(err error) bool {
-	return forbidden(err) && strings.Contains(err.Error(), "'evalsha'") || doesNotKnow(err)
 }

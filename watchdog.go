@@ -428,7 +428,7 @@ func (d *watchdog) settle(r renewal, v verdict, res result, company bool) {
 		// What is not answered for all is asked for each: one slot that is half moved, or one
 		// key without the right to it, refuses the script of all.
 		b.alone = b.alone || company && res.fate == refused
-		b.apart = company && res.fate == later
+		b.apart = company && (res.fate == later || res.fate == dubious)
 		// From its send: one that hangs must not halve the number of tries.
 		again := max(d.c.clock.now(), res.sentAt+d.early())
 		if b.apart {

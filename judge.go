@@ -1,0 +1,114 @@
+package watchlock
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// This file knows what an error says of the call that got it.
+
+// fate is what is known of a call after it.
+type fate int
+
+const (
+	replied fate = iota // it ran, and this is its reply
+	refused             // the server's answer is no, and will stay no
+	later               // the server's answer is not now; the call changed nothing
+	unsent              // there was no connection; the call never left
+	dubious             // an error that no Redis is known to send: it may have run; the caller is told at once
+	unknown             // it may have run, may run yet, or never will
+)
+
+// final reports whether whoever waits for the call is told at once.
+func (f fate) final() bool { return f == refused || f == dubious }
+
+// unsure reports whether the call may have run, without an answer of Redis.
+func (f fate) unsure() bool { return f == unknown || f == dubious }
+
+// judge classifies the error of a call, and words it for the caller.
+func judge(err error) (fate, error) {
+	if err == nil {
+		return replied, nil
+	}
+	var reply redis.Error
+	switch {
+	case errors.As(err, &reply):
+		return judgeReply(reply)
+	case errors.Is(err, redis.ErrClosed):
+		return refused, err
+	case neverSent(err):
+		return unsent, unavailable(err)
+	}
+	return unknown, unavailable(err)
+}
+
+// judgeReply classifies an error reply. A proxy in between sends errors of its own, also for
+// a command that the server has run, or runs yet: so only what a Redis or Valkey is known
+// to answer with is taken for its answer.
+func judgeReply(err redis.Error) (fate, error) {
+	code, rest, _ := strings.Cut(err.Error(), " ")
+	switch {
+	case code == "NOSCRIPT": // and there was no time to send the script
+		return later, unavailable(err)
+	case code == "WRONGTYPE":
+		return refused, fmt.Errorf("%w: %w", ErrWrongType, err)
+	case code == "TOKENRANGE":
+		return refused, fmt.Errorf("%w: %w", ErrTokenRange, err)
+	case saysLater(code), code == "ERR" && strings.HasPrefix(rest, "max number of clients"):
+		return later, unavailable(err)
+	case saysNo(code), code == "ERR" && explainsNo(rest):
+		return refused, err
+	}
+	return dubious, err
+}
+
+// saysLater reports whether the first word of an error reply says: try again.
+func saysLater(code string) bool {
+	switch code {
+	case "LOADING", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "MASTERDOWN",
+		"MISCONF", "OOM", "NOREPLICAS", "MOVED", "ASK", "REDIRECT":
+		return true
+	}
+	return false
+}
+
+// saysNo reports whether the first word of an error reply says: never.
+func saysNo(code string) bool {
+	switch code {
+	case "NOPERM", "NOAUTH", "WRONGPASS", "NOPROTO", "DENIED", "CROSSSLOT", "EXECABORT":
+		return true
+	}
+	return false
+}
+
+// explainsNo reports whether the text of an error reply without a code of its own is one
+// with which a server, or a script of ours, refuses commands like ours, so that nothing ran
+// or a script ended before it took or freed anything.
+func explainsNo(text string) bool {
+	text = strings.ToLower(text)
+	for _, known := range []string{
+		"unknown command", "unknown subcommand", "unknown redis command", "syntax error",
+		"wrong number of arg", "number of keys", "value is not an integer", "invalid expire time",
+		"key should be of string type", "protocol error", "acl failure in script",
+		"the user executing the script can't run", "error compiling script", "error running script",
+		"auth <password> called without", "client sent auth", "db index is out of range",
+		"select is not allowed", "this instance has cluster support disabled", "can't execute",
+		"lease out of range", "token ttl out of range", "reserve out of range",
+	} {
+		if strings.HasPrefix(text, known) {
+			return true
+		}
+	}
+	return strings.Contains(text, "user_script") // raised by Lua
+}
+
+func isNoScript(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
+
+// noNames reports whether err says that the user may not run scripts by name, or that what
+// stands between does not know how to: the source may still be allowed.
+func noNames(err error) bool {
+	return forbidden(err) && strings.Contains(err.Error(), "'evalsha'") || doesNotKnow(err)
+}
