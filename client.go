@@ -32,10 +32,12 @@ type Client struct {
 	strings  *stringKind
 	root     context.Context // of the client's own work; never ends
 	stopping chan struct{}   // closed when Close stops the background work
+	end      func()          // ends the runner's questions then
 	idle     chan struct{}   // closed when, after Close, nobody refers to a gate
 
 	// atomic; closed and stopped change under mu
 	warnedSelf atomic.Bool
+	warnedSlow atomic.Bool
 	closed     atomic.Bool // no new calls
 	stopped    atomic.Bool // no new goroutines; leases that are left are given up
 
@@ -96,12 +98,21 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 	}
 	c.teller = newTeller(cfg.log, c.spawnTeller)
 	c.dog = newWatchdog(c)
-	c.channels = cfg.channels.on(run.bySlot())
+	c.channels = cfg.channels.on(run.bySlot() && !run.named)
 	c.subs = newSubscriber(c, c.channels)
 	c.orphans = newOrphanage(c)
 	c.strings = newStringKind(run.bySlot())
 	run.clock, run.spawn, run.onBack, run.root = c.clock, c.spawn, c.dog.back, c.root
+	ended, end := context.WithCancel(c.root)
+	run.ended, c.end = ended, end
 	run.start()
+	if p := run.primary; p != nil {
+		p.onMove, p.linger = c.moved, cfg.watchdogTimeout+cfg.maxPollInterval
+		p.onSlow = func() {
+			c.warnOnce(&c.warnedSlow, "the sentinels do not say which server is the primary; "+
+				"one that stands still is given up when its read timeouts have passed", "")
+		}
+	}
 	return c, nil
 }
 
@@ -121,7 +132,7 @@ func (c *Client) newMutex(k kind, name string, opts []LockOption) *Mutex {
 	m := &Mutex{c: c, kind: k}
 	m.keys, m.err = newLockKeys(k, name, c.cfg.mapName)
 	m.own = leaseKey{c, m.keys.key}
-	m.keys.tell = c.channels.publishArg(c.runner.bySlot())
+	m.keys.tell = c.channels.publishArg(c.runner.bySlot() && !c.runner.named)
 	conf, err := lockConfig{}.with(c.cfg.lockDefaults, c.cfg.watchdogTimeout)
 	conf.tokenTTLSet = false // a default for those it suits
 	if err == nil {
@@ -202,6 +213,7 @@ func (c *Client) Close() error {
 		}
 	}
 	close(c.stopping)
+	c.end()
 	c.subs.close()
 	c.runner.close()
 	c.await(attemptTimeout + 2*flightsShare)
@@ -211,6 +223,12 @@ func (c *Client) Close() error {
 		c.closeErr = fmt.Errorf("watchlock: close: not unlocked in %v and left to expire: %.1000q", c.cfg.unlockTimeout, left)
 	}
 	return c.closeErr
+}
+
+// moved follows a change of the primary.
+func (c *Client) moved() {
+	c.dog.moved()
+	c.subs.relocate()
 }
 
 // await waits for the client's goroutines. They end by themselves, within an attempt's

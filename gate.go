@@ -210,6 +210,7 @@ func (g *gate) drive(pause time.Duration) {
 
 // try makes one attempt, or ends the driver.
 func (g *gate) try() (pause time.Duration, again bool) {
+	g.c.runner.settled(g.c.stopping)
 	w, a, before, ok := g.begin()
 	if !ok {
 		return 0, false
@@ -309,6 +310,7 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res result) (pause
 		}
 		return 0, true
 	}
+	g.c.runner.stale(&res)
 	g.last = answer{n: a.n, at: now, ttl: got.ttl, err: res.err}
 	waited := now - w.since
 

@@ -189,6 +189,7 @@ func TestGateGoroutinesOfHeldLocks(t *testing.T) {
 	c := newTestClient(t, redistest.Start(t).Client())
 	first := mustLock(t, c.NewMutex("order:first"))
 	defer mustUnlock(t, first)
+	eventually(t, 2*time.Second, "the connection that hears of a restart is open", func() bool { return c.runner.one.ear.Load() != nil })
 	before := gateGoroutines(t)
 	leases := make([]*Lease, held)
 	for i := range leases {

@@ -155,7 +155,7 @@ func (g *gate) relayLocked(b *burst, now time.Duration) *relay {
 	w := g.queue.first
 	_, able := b.kind().(relayer)
 	if w == nil || !able || g.closed || b.doubted || g.c.cfg.localHandoff == 0 ||
-		w.want.kind != b.kind() || g.yielding.foreign(now) || !g.heardOfAll() || g.relaying != 0 && now-g.relaying > relayMost {
+		w.want.kind != b.kind() || g.yielding.foreign(now) || g.c.runner.settling() || !g.heardOfAll() || g.relaying != 0 && now-g.relaying > relayMost {
 		g.relaying = 0
 		return nil
 	}

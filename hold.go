@@ -315,7 +315,7 @@ func (g *gate) judged(b *burst, v verdict, res result, lease time.Duration) {
 	now := g.c.clock.now()
 	g.mu.Lock()
 	endings := b.expireLocked(now) // an answer that comes after the end changes nothing
-	if !b.over {
+	if !b.over && !g.c.runner.voids(&res) {
 		switch v {
 		case kept:
 			b.failing, b.answered = false, now

@@ -237,7 +237,7 @@ func (l *lane) run(ctx context.Context, c call, whose wanter, timeout time.Durat
 	case <-stop:
 	}
 	now := l.clock.now()
-	res := result{fate: unknown, err: unavailable(&noAnswerError{now - began}), sentAt: began, took: now - began}
+	res := result{fate: unknown, err: unavailable(&noAnswerError{now - began}), sentAt: began, took: now - began, term: l.r.term()}
 	if res.took >= timeout {
 		l.r.observe(l.r.site(t.call.key()), &res, began)
 	}
@@ -280,8 +280,9 @@ func (l *lane) send(batch []*ticket) (trip time.Duration, answered bool) {
 	}
 	ctx, cancel := l.context(batch)
 	defer cancel()
+	l.r.fresh(ctx)
+	term, on := l.r.term(), l.r.link()
 	sentAt := l.clock.now()
-	on := l.r.link
 	for _, t := range batch {
 		t.wire.fill(ctx, &t.call, on, l.whole(t.call.script))
 	}
@@ -296,7 +297,8 @@ func (l *lane) send(batch []*ticket) (trip time.Duration, answered bool) {
 	trip = l.clock.now() - sentAt
 	for _, t := range batch {
 		t.res = t.wire.result(ctx, &t.call)
-		t.res.sentAt, t.res.took = sentAt, trip
+		t.res.sentAt, t.res.took, t.res.term = sentAt, trip, term
+		l.r.stale(&t.res)
 		t.left = t.wire.left()
 		answered = answered || t.res.fate != unknown && t.res.fate != unsent
 		l.r.observe(l.r.site(t.call.key()), &t.res, sentAt)

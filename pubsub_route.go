@@ -38,7 +38,7 @@ func newSubscriber(c *Client, mode Channels) *subscriber {
 		c: c, classic: mode != ChannelsSharded, sharded: mode != ChannelsClassic,
 		look: make(chan struct{}, 1), topics: make(map[string]*topic), ears: make(map[string]*ear),
 	}
-	s.routed = s.sharded && c.runner.home != nil
+	s.routed = c.runner.home != nil && (s.sharded || c.runner.named)
 	return s
 }
 
@@ -86,6 +86,16 @@ func (s *subscriber) stop(e *ear) bool {
 	delete(s.ears, e.node.addr())
 	e.quit()
 	return true
+}
+
+// relocate has all ears look whether they listen at the primary.
+func (s *subscriber) relocate() {
+	s.mu.Lock()
+	for _, e := range s.ears {
+		e.wake()
+	}
+	s.mu.Unlock()
+	s.wakeRoute()
 }
 
 // keep has an ear open at each of the nodes where something is held, and at no others
@@ -352,7 +362,7 @@ func (s *subscriber) assign(channel string, at node) bool {
 	}
 	if old := t.ear; old != nil {
 		if old.node.addr() == at.addr() {
-			return len(t.gates) == 0 || t.sharded.confirmed || old.shardless && t.classic.confirmed
+			return len(t.gates) == 0 || t.sharded.confirmed || (old.shardless || !s.sharded) && t.classic.confirmed
 		}
 		old.drops = append(old.drops, t.subscriptions(channel)...)
 		old.wake()

@@ -175,6 +175,9 @@ func (e *ear) drop(cn *connection) {
 // tend writes what has to be written: subscriptions, cancellations, a ping. It
 // returns when to be called again at the latest.
 func (e *ear) tend(cn *connection) (time.Duration, error) {
+	if cn.ps.term != e.s.c.runner.term() && !e.node.known() {
+		return 0, errMoved
+	}
 	todo := e.s.changes(e)
 	// First: a channel that went elsewhere and came back is in both.
 	for _, sub := range todo.remove {

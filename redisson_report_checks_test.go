@@ -37,7 +37,7 @@ func warmClient(t testing.TB, rdb redis.UniversalClient, opts ...Option) *Client
 	loadScripts(t, rdb)
 	err := rdb.Do(context.Background(), "SET", "nothing", "x", "IFEQ", "nobody", "PX", 1).Err()
 	c := newTestClient(t, rdb, opts...)
-	if err := c.runner.link.Process(context.Background(), redis.NewStatusCmd(context.Background(), "ping")); err != nil {
+	if err := c.runner.link().Process(context.Background(), redis.NewStatusCmd(context.Background(), "ping")); err != nil {
 		t.Fatalf("PING: %v", err)
 	}
 	return knowServer(c, err != nil && !errors.Is(err, redis.Nil))

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,25 +26,28 @@ const (
 // timeout of the connection. Safe for concurrent use.
 type runner struct {
 	// immutable
-	clock  *clock
-	spawn  func(func()) bool // starts a goroutine that Close waits for
-	root   context.Context
-	rdb    commander                             // the caller's client, for its hooks
-	via    *innermost                            // the innermost of them
-	link   *link                                 // connections of our own
-	onBack func(*site)                           // called when a server answers after it did not; must not block
-	listen func(context.Context, node) *messages // a pub/sub connection, not yet dialled
-	only   *lane                                 // to the one server; nil on a cluster
-	one    *site                                 // the same
+	clock   *clock
+	spawn   func(func()) bool // starts a goroutine that Close waits for
+	root    context.Context
+	rdb     commander                             // the caller's client, for its hooks
+	via     *innermost                            // the innermost of them
+	onBack  func(*site)                           // called when a server answers after it did not; must not block
+	listen  func(context.Context, node) *messages // a pub/sub connection, not yet dialled
+	ended   context.Context                       // ends when Close stops the background work
+	primary *primary                              // where sentinels name it; else nil
+	only    *lane                                 // to the one server; nil on a cluster
+	one     *site                                 // the same
 
 	// immutable, of a cluster; nil elsewhere
-	cluster *redis.ClusterClient                                // that link is
+	cluster *redis.ClusterClient                                // of our own
+	named   bool                                                // the caller names its nodes: they may be no cluster among themselves
 	home    func(ctx context.Context, key string) (node, error) // who has its slot, as far as is known
 
 	// atomic
-	unnamed  atomic.Bool  // the user may not run scripts by name
-	looking  atomic.Bool  // reload runs
-	lookedAt atomic.Int64 // when it was last started; 0 never
+	current  atomic.Pointer[link] // connections of our own
+	unnamed  atomic.Bool          // the user may not run scripts by name
+	looking  atomic.Bool          // reload runs
+	lookedAt atomic.Int64         // when it was last started; 0 never
 
 	// guarded by mu
 	mu    sync.Mutex
@@ -53,8 +58,9 @@ type runner struct {
 // link is connections of our own, to one server or to all nodes of a cluster.
 type link struct {
 	commander
-	via   *innermost // the caller's innermost, by which commands come here
-	close func() error
+	via    *innermost    // the caller's innermost, by which commands come here
+	client *redis.Client // the same connections, of one server
+	close  func() error
 }
 
 // site is what is known of one server. Nothing of one waits for, is counted with, or is
@@ -77,27 +83,10 @@ func newRunner(rdb redis.UniversalClient) (*runner, error) {
 	r := &runner{rdb: rdb, via: &innermost{}, lanes: make(map[int]*lane), sites: make(map[string]*site)}
 	switch c := rdb.(type) {
 	case *redis.Client:
-		opts := *c.Options() // a copy of its own, not the caller's
-		ours := redis.NewClient(own(&opts))
-		r.link = &link{ours, r.via, ours.Close}
-		r.listen = func(ctx context.Context, at node) *messages {
-			return &messages{PubSub: ours.Subscribe(ctx), at: at}
-		}
+		r.ofServer(*c.Options())
 		c.AddHook(r.via)
 	case *redis.ClusterClient:
-		opts := *c.Options()
-		ours := redis.NewClusterClient(ownCluster(&opts))
-		r.link, r.cluster = &link{ours, r.via, ours.Close}, ours
-		r.listen = func(ctx context.Context, at node) *messages {
-			o := *at.rdb.Options()
-			o.PoolSize = 1
-			only := redis.NewClient(&o)
-			return &messages{only.Subscribe(ctx), at, only}
-		}
-		r.home = func(ctx context.Context, key string) (node, error) {
-			master, err := ours.MasterForKey(ctx, key)
-			return node{master}, err
-		}
+		r.ofCluster(*c.Options())
 		c.AddHook(r.via)
 	case *redis.Ring:
 		return nil, errors.New("watchlock: a redis.Ring cannot keep locks: when it reshards, two clients hold one lock")
@@ -106,6 +95,75 @@ func newRunner(rdb redis.UniversalClient) (*runner, error) {
 	}
 	return r, nil
 }
+
+// sentinelAddr is what go-redis has in place of an address in the options of a client of
+// Sentinel.
+const sentinelAddr = "FailoverClient"
+
+// ofServer makes connections to one server, from a copy of the options of the caller's.
+func (r *runner) ofServer(opts redis.Options) {
+	if opts.Addr == sentinelAddr {
+		dial, p := opts.Dialer, &primary{r: r}
+		p.who = func(ctx context.Context) (string, error) {
+			conn, err := dial(ctx, opts.Network, opts.Addr)
+			if err != nil {
+				return "", err
+			}
+			defer conn.Close()
+			return conn.RemoteAddr().String(), nil
+		}
+		p.replace = func(string) *link { return p.sentinelLink(opts) }
+		r.primary = p
+		r.current.Store(p.sentinelLink(opts))
+	} else {
+		c := redis.NewClient(own(&opts))
+		r.current.Store(&link{c, r.via, c, c.Close})
+	}
+	r.listen = func(ctx context.Context, at node) *messages {
+		l := r.link()
+		return &messages{PubSub: l.client.Subscribe(ctx), at: at, term: r.term()}
+	}
+}
+
+// ofCluster makes connections to the nodes of a cluster, or to those that the caller names for
+// the slots.
+func (r *runner) ofCluster(opts redis.ClusterOptions) {
+	given := opts.ClusterSlots != nil
+	c := redis.NewClusterClient(ownCluster(&opts))
+	r.current.Store(&link{c, r.via, nil, c.Close})
+	r.cluster = c
+	r.listen = func(ctx context.Context, at node) *messages {
+		o := *at.rdb.Options()
+		o.PoolSize = 1
+		only := redis.NewClient(&o)
+		return &messages{only.Subscribe(ctx), at, r.term(), only}
+	}
+	r.home = func(ctx context.Context, key string) (node, error) {
+		master, err := c.MasterForKey(ctx, key)
+		return node{master}, err
+	}
+	if given {
+		r.named = true
+		r.primary = &primary{r: r, who: r.masters}
+	}
+}
+
+// masters has the slots asked for anew, and returns the addresses of those who have them.
+func (r *runner) masters(ctx context.Context) (string, error) {
+	var mu sync.Mutex
+	var addrs []string
+	err := r.cluster.ForEachMaster(ctx, func(_ context.Context, c *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		addrs = append(addrs, c.Options().Addr)
+		return nil
+	})
+	slices.Sort(addrs)
+	return strings.Join(addrs, " "), err
+}
+
+// link is the connections of our own.
+func (r *runner) link() *link { return r.current.Load() }
 
 // bySlot reports whether the keys of one script must share a slot.
 func (r *runner) bySlot() bool { return r.cluster != nil }
@@ -122,8 +180,9 @@ func (r *runner) start() {
 // attemptTimeout, whatever the caller's timeouts are.
 type messages struct {
 	*redis.PubSub
-	at  node          // of a cluster
-	own *redis.Client // made for it alone; nil when it is the caller's
+	at   node          // of a cluster
+	term int64         // of the primary that it leads to
+	own  *redis.Client // made for it alone; nil when it is the caller's
 }
 
 // node is one of a cluster's. The zero node is the only one there is.
@@ -163,6 +222,7 @@ type result struct {
 	reply  any           // else
 	err    error         // nil when fate is replied
 	sentAt time.Duration // trust clock, read before the call was handed over
+	term   int64         // of the primary that was known then
 	took   time.Duration
 }
 
@@ -323,7 +383,7 @@ func (r *runner) reload() {
 }
 
 // close closes the connections.
-func (r *runner) close() { _ = r.link.close() }
+func (r *runner) close() { _ = r.link().close() }
 
 // ownTimeout is err, unless it is our own timeout, which must not look like that
 // of the caller's context.

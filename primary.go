@@ -1,0 +1,255 @@
+package watchlock
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// This file is which server is the primary, where sentinels say that.
+//
+// Sentinels name a new primary while the old one may still answer: for seconds when the change was
+// planned, and for as long as it likes when it is cut off from the sentinels alone. What it
+// grants, keeps or releases then is void. go-redis asks the sentinels when it dials, and at
+// no other time. So:
+//
+//  1. There is one notion of the primary, which all connections share. It is asked for each
+//     askPace while anything is held, is waited for, or was released within a lease time,
+//     and before the first command after a time without.
+//  2. When it changes a new term begins: connections of the old one are closed, and an answer
+//     that belongs to it counts as none. All that is held is verified, all that listens does
+//     so anew, and what was released lately is released again.
+//  3. Others learn of the change up to askPace later than we do, and may have been granted a
+//     lock by the old primary since. So for settleTime nothing is taken at the new one.
+//
+// Between the change and its being named nobody can know. A renewal that went to the old
+// primary then has not moved the TTL at the new one, which ends at the earliest two thirds of the
+// watchdog timeout after the change: two leases are believed at once only if naming it and
+// one ask take longer.
+
+const (
+	askPace       = 600 * time.Millisecond
+	settleTime    = askPace + 100*time.Millisecond
+	askTimeout    = 30 * time.Second       // a sentinel that stands still is given up by go-redis only after its own timeouts
+	askSlow       = 2 * time.Second        // without an answer, to say so
+	freshWait     = 200 * time.Millisecond // for the answer to the first question after a time without
+	staleFor      = 3 * time.Second        // for so long after a change a sentinel may still name the old one
+	namedWithin   = 4 * time.Second        // a new primary is named, and heard of, as a rule
+	leastVerified = time.Second            // of trust that is left for verifying it there
+)
+
+var (
+	errMoved   = errors.New("another server has become the primary meanwhile")
+	errReplica = errors.New("the sentinels' client leads to a replica, which keeps no locks (ReplicaOnly?)")
+)
+
+// primary keeps the notion.
+type primary struct {
+	// immutable
+	r       *runner
+	who     func(ctx context.Context) (addr string, err error) // asks the sentinels
+	replace func(addr string) *link                            // makes connections to the server there; nil: the old ones find it
+	onMove  func()                                             // called after a change; must not block
+	onSlow  func()                                             // called when the sentinels do not answer
+	linger  time.Duration                                      // how long after the last use they are asked
+
+	// atomic
+	term   atomic.Int64 // how many changes there were
+	used   atomic.Int64 // when anything last needed to know
+	asked  atomic.Int64 // when the newest question was put that was answered
+	settle atomic.Int64 // nothing is taken before this
+
+	mu sync.Mutex
+	// guarded by mu
+	addr    string        // of the primary; "" until the first connection
+	left    string        // the one before
+	leftAt  time.Duration // when
+	running bool          // run does
+	first   chan struct{} // closed when run has had an answer
+}
+
+// touch notes that somebody needs to know, and has the sentinels asked from now on. It
+// returns what to wait for if nobody has asked for some time.
+func (p *primary) touch() (first <-chan struct{}) {
+	now := p.r.clock.now()
+	p.used.Store(int64(now))
+	if now-time.Duration(p.asked.Load()) < 2*askPace {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.running {
+		p.first = make(chan struct{})
+		if p.running = p.r.spawn(p.run); !p.running {
+			return nil
+		}
+	}
+	if p.addr == "" {
+		return nil // the dial itself asks
+	}
+	return p.first
+}
+
+// run asks, until nobody has needed to know for some time.
+func (p *primary) run() {
+	ctx, cancel := context.WithCancel(p.r.root)
+	defer cancel()
+	defer context.AfterFunc(p.r.ended, cancel)()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for p.ask(ctx); p.goesOn(); p.ask(ctx) {
+		timer.Reset(askPace)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// goesOn ends run when nobody needs it.
+func (p *primary) goesOn() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.first:
+	default:
+		close(p.first)
+	}
+	p.running = p.r.ended.Err() == nil && p.r.clock.now()-time.Duration(p.used.Load()) < p.linger
+	return p.running
+}
+
+// ask puts the question once.
+func (p *primary) ask(ctx context.Context) {
+	began := p.r.clock.now()
+	slow := time.AfterFunc(askSlow, p.onSlow)
+	defer slow.Stop()
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	addr, err := p.who(ctx)
+	if err != nil {
+		return // nobody says that it is another
+	}
+	p.leads(nil, addr)
+	p.asked.Store(int64(began))
+}
+
+// leads notes where the sentinels lead, for a connection of l or, when it is nil, as an answer.
+// It reports whether l goes there.
+func (p *primary) leads(l *link, addr string) bool {
+	p.mu.Lock()
+	current := p.r.link()
+	if l != nil && l != current {
+		p.mu.Unlock()
+		return false
+	}
+	if p.addr == "" || p.addr == addr {
+		p.addr = addr
+		p.mu.Unlock()
+		return true
+	}
+	now := p.r.clock.now()
+	if addr == p.left && now-p.leftAt < staleFor {
+		p.mu.Unlock()
+		return false // a sentinel that lags behind
+	}
+	p.left, p.leftAt, p.addr = p.addr, now, addr
+	p.settle.Store(int64(now + settleTime))
+	p.term.Add(1)
+	if p.replace != nil {
+		p.r.current.Store(p.replace(addr))
+		p.r.spawn(func() { _ = current.close() })
+	}
+	p.mu.Unlock()
+	p.onMove()
+	return false
+}
+
+// sentinelLink makes the connections of a client of Sentinel: all lead to one server, the
+// primary of their term.
+func (p *primary) sentinelLink(opts redis.Options) *link {
+	l := &link{via: p.r.via}
+	dial, onConnect := opts.Dialer, opts.OnConnect
+	opts.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err == nil && !p.leads(l, conn.RemoteAddr().String()) {
+			_ = conn.Close()
+			return nil, errMoved
+		}
+		return conn, err
+	}
+	opts.OnConnect = func(ctx context.Context, cn *redis.Conn) error {
+		// As the guide for clients of Sentinel asks. A user who may not ask goes without.
+		if role, err := cn.Do(ctx, "role").Slice(); err == nil && len(role) > 0 && role[0] == "slave" {
+			return errReplica
+		}
+		if onConnect != nil {
+			return onConnect(ctx, cn)
+		}
+		return nil
+	}
+	own(&opts)
+	opts.DialTimeout = max(opts.DialTimeout, askTimeout)
+	c := redis.NewClient(&opts)
+	l.commander, l.client, l.close = c, c, c.Close
+	return l
+}
+
+// term is that of the primary that is known now; 0 where nobody names one.
+func (r *runner) term() int64 {
+	if r.primary == nil {
+		return 0
+	}
+	return r.primary.term.Load()
+}
+
+// voids reports whether an answer belongs to a term that is over.
+func (r *runner) voids(res *result) bool {
+	return r.primary != nil && res.term != r.primary.term.Load()
+}
+
+// stale makes an answer that belongs to a term that is over none.
+func (r *runner) stale(res *result) {
+	if r.voids(res) && res.fate != unsent {
+		res.fate, res.err = unknown, unavailable(errMoved)
+	}
+}
+
+// fresh is for a command that is about to be sent: it makes sure that the notion of the
+// primary is not an old one.
+func (r *runner) fresh(ctx context.Context) {
+	if r.primary == nil {
+		return
+	}
+	first := r.primary.touch()
+	if first == nil {
+		return
+	}
+	timer := time.NewTimer(freshWait)
+	defer timer.Stop()
+	select {
+	case <-first:
+	case <-timer.C: // the sentinels may all be away: locks go on
+	case <-ctx.Done():
+	}
+}
+
+// settled waits until locks may be taken at a new primary, or stop is closed.
+func (r *runner) settled(stop <-chan struct{}) {
+	if r.primary == nil {
+		return
+	}
+	if at := time.Duration(r.primary.settle.Load()); at > r.clock.now() {
+		r.clock.wait(stop, at)
+	}
+}
+
+// settling reports whether no lock may be taken yet.
+func (r *runner) settling() bool {
+	return r.primary != nil && time.Duration(r.primary.settle.Load()) > r.clock.now()
+}

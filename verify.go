@@ -1,0 +1,120 @@
+package watchlock
+
+import "time"
+
+// This file is how the watchdog has Redis asked, before a renewal is due, whether what is
+// held still stands.
+
+const (
+	tickPace  = time.Second            // between looks at where things are held
+	keepAfter = 250 * time.Millisecond // what is held for longer has an ear at its server
+)
+
+// back follows a server's first answer after it had given none: unless a connection with a
+// reader proves to have been open to it all the time, it may be another, or empty.
+func (d *watchdog) back(at *site) {
+	if e := at.ear.Load(); e != nil {
+		e.prove.Store(true)
+		e.wake()
+		return
+	}
+	d.verify(at)
+}
+
+// tick does what is due each second while something is held, and soon after the first of it.
+// It returns when to come back.
+func (d *watchdog) tick(now time.Duration) time.Duration {
+	d.mu.Lock()
+	due, held := now >= d.tickAt, len(d.heap) > 0
+	if due {
+		d.tickAt = now + tickPace
+	}
+	at := d.tickAt
+	d.mu.Unlock()
+	if !held {
+		return never
+	}
+	if due {
+		d.keepEars(now)
+		if p := d.c.runner.primary; p != nil {
+			p.touch()
+		}
+	}
+	return at
+}
+
+// keepEars has a connection with a reader open to each server at which something has been
+// held for some time.
+func (d *watchdog) keepEars(now time.Duration) {
+	at := make(map[*site]bool)
+	for _, g := range d.c.allGates() {
+		if d.c.runner.cluster == nil && len(at) > 0 {
+			break
+		}
+		g.mu.Lock()
+		old := g.held != nil && now-g.held.first.since >= keepAfter
+		g.mu.Unlock()
+		if old {
+			at[d.c.runner.site(g.keys.key)] = true
+		}
+	}
+	d.mu.Lock()
+	d.eared = len(at) > 0
+	d.mu.Unlock()
+	d.c.subs.keep(at)
+}
+
+// moved has everything asked about that is held, since another server is the primary. What
+// the old one kept since the change does not count there: trust is cut to what is sure, if
+// the change was named as soon as it is as a rule.
+func (d *watchdog) moved() {
+	now := d.c.clock.now()
+	sure := max(d.c.cfg.watchdogTimeout*2/3-namedWithin, leastVerified)
+	for _, g := range d.c.allGates() {
+		g.mu.Lock()
+		b, next := g.held, never
+		if b != nil {
+			if b.due != never {
+				b.trusted.Store(min(b.trusted.Load(), int64(now+sure)))
+			}
+			next = b.verifyLocked(now)
+		}
+		g.mu.Unlock()
+		if b != nil {
+			d.schedule(b, next)
+		}
+	}
+}
+
+// verify has a server asked about everything that is held there: after an outage it may
+// have lost it. It does so once in verifyPace.
+func (d *watchdog) verify(at *site) {
+	now := d.c.clock.now()
+	due := now
+	for {
+		last := at.verifiedAt.Load()
+		if last > int64(now) {
+			return // it is planned
+		}
+		if last != 0 {
+			due = max(now, time.Duration(last)+verifyPace)
+		}
+		if at.verifiedAt.CompareAndSwap(last, int64(due)) {
+			break
+		}
+	}
+	for _, g := range d.c.allGates() {
+		if d.c.runner.site(g.keys.key) != at {
+			continue
+		}
+		g.mu.Lock()
+		b, next := g.held, never
+		if b != nil {
+			next = b.verifyLocked(due)
+		}
+		g.mu.Unlock()
+		if b != nil {
+			d.schedule(b, next)
+		}
+	}
+}
