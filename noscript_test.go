@@ -1,0 +1,170 @@
+package watchlock
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/redistest"
+)
+
+// A server that is slow to answer and keeps no script for long: each attempt has time
+// for one round trip only.
+func TestASlowServerThatLostItsScriptsCanBeAskedAnything(t *testing.T) {
+	for _, trip := range []time.Duration{550 * time.Millisecond, 900 * time.Millisecond} {
+		t.Run(trip.String(), func(t *testing.T) {
+			eachKindInBubble(t, func(t *testing.T, v *redistest.Virtual, kind string) { askedSlowly(t, v, kind, trip) })
+		})
+	}
+}
+
+// slowly matches lock commands, of several in one pipeline only the first: the wire
+// delays reply by reply.
+func slowly(c redistest.Command) bool {
+	return isLockCommand(c.Name) && c.Name != "PTTL" && c.Name != "PUBLISH" && c.Name != "SPUBLISH"
+}
+
+func askedSlowly(t *testing.T, v *redistest.Virtual, kind string, trip time.Duration) {
+	t.Helper()
+	w := redistest.NewWire()
+	c := newTestClient(t, v.Client(w.Options()))
+	raw := v.Client()
+	ctx := context.Background()
+	m := mutexOf(c, kind, "k")
+	knowsServer(t, c, kind)
+	w.On(slowly, redistest.DelayReply(trip)).Times(0)
+	flush := func() {
+		t.Helper()
+		if err := raw.ScriptFlush(ctx).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// One attempt learns that the script is missing, the next one sends it.
+	const most = 3
+	within := func(what string, f func() error) {
+		t.Helper()
+		start := time.Now()
+		if err := f(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if took := time.Since(start); took > most*attemptTimeout {
+			t.Errorf("%s took %v", what, took)
+		}
+	}
+	var l *Lease
+	flush()
+	within("TryLock", func() (err error) { l, err = m.TryLock(ctx, 10*time.Second); return err })
+	if l == nil {
+		return
+	}
+	flush()
+	time.Sleep(40 * time.Second)
+	if err := l.Err(); err != nil {
+		t.Errorf("renewals: %v", err)
+	}
+	flush()
+	within("Unlock", func() error {
+		err := l.Unlock(ctx)
+		if 2*trip+100*time.Millisecond > c.cfg.unlockTimeout && IsUnavailable(err) {
+			return nil // there was time for one attempt; the key is released behind it
+		}
+		return err
+	})
+	time.Sleep(3 * time.Second)
+	if v.Mini().Exists("k") {
+		t.Error("Unlock left the key")
+	}
+	flush()
+	_, _ = m.Info(ctx)
+	within("the second Info", func() error { _, err := m.Info(ctx); return err })
+	flush()
+	if l, _ = m.TryLock(ctx, 10*time.Second, WithLeaseTime(20*time.Second)); l == nil {
+		t.Error("an explicit lease is never granted")
+		return
+	}
+	flush()
+	_ = l.Extend(ctx, 30*time.Second)
+	within("the second Extend", func() error { return l.Extend(ctx, 30*time.Second) })
+	flush()
+	within("ForceUnlock", func() error { return m.ForceUnlock(ctx) })
+	w.Clear()
+	time.Sleep(3 * time.Second)
+}
+
+// What nobody believes in is released all the same.
+func TestASlowServerThatLostItsScriptsReleasesOrphans(t *testing.T) {
+	eachKindInBubble(t, func(t *testing.T, v *redistest.Virtual, kind string) {
+		w := redistest.NewWire()
+		c := newTestClient(t, v.Client(w.Options()))
+		raw := v.Client()
+		m := mutexOf(c, kind, "k")
+		knowsServer(t, c, kind)
+		w.On(slowly, redistest.Swallow)
+		w.On(slowly, redistest.DelayReply(800*time.Millisecond)).Times(0)
+		if _, err := m.TryLock(context.Background(), 0); !IsUnavailable(err) {
+			t.Errorf("an attempt without an answer: %v", err)
+		}
+		v.Mini().Del("k")
+		if err := raw.ScriptFlush(context.Background()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		owner := ""
+		for _, cmd := range w.Seen() {
+			if o, ok := ownerIn(cmd, c).(string); ok && redistest.Match(redistest.Any).Mentions("k")(cmd) {
+				owner = o
+			}
+		}
+		// It ran after all, late.
+		if kind == "string" {
+			_ = v.Mini().Set("k", owner)
+		} else {
+			v.Mini().HSet("k", owner, "1")
+		}
+		time.Sleep(5 * time.Second)
+		if v.Mini().Exists("k") {
+			t.Errorf("%s is never released", owner)
+		}
+	})
+}
+
+// The relay of a slow server: the Unlock that relays and the waiter that it relays to.
+func TestASlowServerThatLostItsScriptsRelays(t *testing.T) {
+	for _, kind := range []string{"mutex", "fenced"} {
+		t.Run(kind, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+				loadAllScripts(t, v)
+				w := redistest.NewWire()
+				c := newTestClient(t, v.Client(w.Options()))
+				m := mutexOf(c, kind, "k")
+				first := mustLock(t, m)
+				entered := make(chan *Lease, 1)
+				go func() {
+					l, err := m.TryLock(context.Background(), 20*time.Second)
+					if err != nil {
+						t.Errorf("the waiter: %v", err)
+					}
+					entered <- l
+				}()
+				time.Sleep(time.Second)
+				w.On(slowly, redistest.DelayReply(800*time.Millisecond)).Times(0)
+				raw := v.Client()
+				if err := raw.ScriptFlush(context.Background()).Err(); err != nil {
+					t.Fatal(err)
+				}
+				start := time.Now()
+				if err := first.Unlock(context.Background()); err != nil {
+					t.Errorf("Unlock: %v", err)
+				}
+				if l := <-entered; l != nil {
+					if took := time.Since(start); took > 6*time.Second {
+						t.Errorf("the waiter entered after %v", took)
+					}
+					w.Clear()
+					_ = l.Unlock(context.Background())
+				}
+				w.Clear()
+				time.Sleep(3 * time.Second)
+			})
+		})
+	}
+}
