@@ -8,6 +8,7 @@ import (
 const (
 	bootFresh = 2 * time.Millisecond // how old a look at the boot clock may be
 	bootNoise = time.Millisecond     // growth below this is not a suspend
+	bootPace  = time.Second          // between two looks while something is held
 )
 
 // clock measures trust. Go's monotonic clock stands still while the machine is

@@ -2,6 +2,7 @@ package watchlock
 
 import (
 	"context"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -82,10 +83,87 @@ func TestVirtualDerivedContextsLearnOfASuspendByTimer(t *testing.T) {
 		case <-child.Done():
 		case <-time.After(time.Minute):
 		}
-		if at := time.Since(start); at > 20*time.Second {
-			t.Errorf("told at %v, want at the next due time, 20 s, at the latest", at)
+		if at := time.Since(start); at > 13*time.Second {
+			t.Errorf("told at %v, want within a second of waking", at)
 		}
 		virtualWantErr(t, "cause", context.Cause(child), []error{ErrLost})
+	})
+}
+
+// A machine is suspended for so long that what it holds is over when it wakes. Whoever only
+// waits for the end hears of it within a second, however far off the end was.
+func TestVirtualWhatIsHeldEndsSoonAfterASuspend(t *testing.T) {
+	for name, opts := range map[string][]LockOption{
+		"a lease time": {WithLeaseTime(time.Hour)},
+		"a max hold":   {WithMaxHold(time.Hour)},
+		"renewed":      nil,
+	} {
+		for what, done := range map[string]func(*Lease) <-chan struct{}{
+			"context":           func(l *Lease) <-chan struct{} { return l.Context(context.Background()).Done() },
+			"Done":              (*Lease).Done,
+			"context of a loan": func(l *Lease) <-chan struct{} { return virtualInner(l).Done() },
+		} {
+			t.Run(name+", "+what, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+					c, slept := virtualBooted(t, v.Client())
+					other := newTestClient(t, v.Client())
+					m := newTestMutex(c, "job", opts...)
+					l := mustLock(t, m)
+					over := done(l)
+					waiting := goLock(func() (*Lease, error) { return m.Lock(context.Background()) })
+					time.Sleep(65500 * time.Millisecond) // between two looks
+					slept.Store(int64(2 * time.Hour))
+					v.Mini().FastForward(2 * time.Hour) // the server's clock went on
+					woke := time.Now()
+					mustUnlock(t, mustLock(t, newTestMutex(other, "job")))
+					<-over
+					if d := time.Since(woke); d > time.Second {
+						t.Errorf("told %v after the machine woke", d)
+					}
+					<-waiting.done
+					if d := time.Since(woke); d > 2*time.Second {
+						t.Errorf("the next in the queue here had the lock %v after the machine woke", d)
+					}
+					mustUnlock(t, waiting.lease)
+					runtime.KeepAlive(l)
+				})
+			})
+		}
+	}
+}
+
+// virtualInner is the context of a lease that re-entered l.
+func virtualInner(l *Lease) context.Context {
+	g := l.hold.burst.gate
+	inner, err := g.c.newMutex(l.hold.burst.kind(), l.Name(), nil).Lock(l.Context(context.Background()))
+	if err != nil {
+		panic(err)
+	}
+	return inner.Context(context.Background())
+}
+
+// The look at the boot clock goes on for as long as anything is held, and no longer.
+func TestVirtualTheBootClockIsLookedAtEachSecondWhileSomethingIsHeld(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		looks := 0
+		c, err := newClient(v.Client(), func() time.Duration { looks++; return time.Hour }, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		l := mustLock(t, newTestMutex(c, "job", WithLeaseTime(time.Hour)))
+		looks = 0
+		time.Sleep(10 * time.Minute)
+		if looks < 598 || looks > 605 {
+			t.Errorf("%d looks in 600 s of a hold", looks)
+		}
+		mustUnlock(t, l)
+		time.Sleep(time.Minute)
+		looks = 0
+		time.Sleep(10 * time.Minute)
+		if looks > 1 {
+			t.Errorf("%d looks in 600 s without a hold", looks)
+		}
 	})
 }
 

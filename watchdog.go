@@ -109,7 +109,9 @@ func (d *watchdog) wakeLocked(at time.Duration) {
 	}
 }
 
-// run is the watchdog's goroutine.
+// run is the watchdog's goroutine. It never sleeps for longer than bootPace: its timer
+// stands still while the machine is suspended, so what runs out meanwhile is noticed only
+// when the clock is read.
 func (d *watchdog) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -129,7 +131,7 @@ func (d *watchdog) run() {
 		if len(due) > 0 {
 			continue // some of them may be due again
 		}
-		timer.Reset(min(next, d.tick(now)) - d.c.clock.now())
+		timer.Reset(min(min(next, d.tick(now))-d.c.clock.now(), bootPace))
 		select {
 		case <-timer.C:
 		case <-d.poke:
