@@ -96,6 +96,15 @@ func (e *noAnswerError) Error() string {
 func (e *noAnswerError) Timeout() bool        { return true }
 func (e *noAnswerError) Is(target error) bool { return target == os.ErrDeadlineExceeded }
 
+// noConnectionError says that there was no connection in time to send on.
+type noConnectionError struct{ within time.Duration }
+
+func (e *noConnectionError) Error() string {
+	return fmt.Sprintf("no connection to Redis within %v", e.within)
+}
+func (e *noConnectionError) Timeout() bool        { return true }
+func (e *noConnectionError) Is(target error) bool { return target == os.ErrDeadlineExceeded }
+
 // errUnseen says that a renewal script could not look at the key.
 var errUnseen = errors.New("the server could not look at the lock")
 

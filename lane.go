@@ -15,6 +15,7 @@ const (
 	mostOfAFlight = 2*attemptTimeout - mostPatience // from entering the lane to the result, at the most
 	mostTogether  = 512                             // calls in one flight
 	flightsShare  = leastPatience                   // a context, when they start within this
+	flightMost    = attemptTimeout + 2*flightsShare // until a flight knows its outcome, or that it has none
 )
 
 // lane carries calls to one node. While one flight, a pipeline, is on its way,
@@ -37,7 +38,7 @@ type lane struct {
 	tickets sync.Pool       // of callers that stay until their ticket is answered
 
 	// atomic
-	someForgot atomic.Bool // forgot is not empty; changes under mu
+	forgot atomic.Bool // the server was found to have forgotten scripts
 
 	mu sync.Mutex
 	// guarded by mu
@@ -50,7 +51,7 @@ type lane struct {
 	patience *time.Timer   // armed while somebody is queued
 	shared   *flightContext
 	sharedAt time.Duration
-	forgot   map[*script]bool // that the server did not know, and that has not run since
+	known    map[*script]bool // that have run since it was
 }
 
 // wanter knows whether anybody still waits for what a call is to do.
@@ -222,7 +223,7 @@ func (l *lane) recycle(batch []*ticket) {
 // run passes c through the lane and returns within timeout, or when stop is
 // closed, whatever the connection does.
 func (l *lane) run(ctx context.Context, c call, whose wanter, timeout time.Duration, stop <-chan struct{}) result {
-	timeout = min(timeout, attemptTimeout)
+	timeout = min(timeout, flightMost)
 	began := l.clock.now()
 	t := &ticket{call: c, values: ctx, whose: whose, timeout: timeout, signal: make(chan bool, 1)}
 	if batch, n := l.enter(t); batch != nil {
@@ -323,19 +324,20 @@ func stillWanted(batch []*ticket) []*ticket {
 	return batch
 }
 
-// whole reports whether s is to be sent with its whole source.
+// whole reports whether s is to be sent with its whole source: where the user may not name
+// it, and once after the server was found to have forgotten scripts.
 func (l *lane) whole(s *script) bool {
-	if s == nil || !l.r.unnamed.Load() && !l.someForgot.Load() {
+	if s == nil || !l.r.unnamed.Load() && !l.forgot.Load() {
 		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.r.unnamed.Load() || l.forgot[s]
+	return l.r.unnamed.Load() || !l.known[s]
 }
 
 // again is the calls of a batch whose scripts the server did not know by name, or would
-// not run by name for this user: they certainly did not run. What it has forgotten is
-// remembered until it has run, for there may be no time left to send it in this attempt.
+// not run by name for this user: they certainly did not run. That is remembered, for there
+// may be no time left to send them in this attempt.
 func (l *lane) again(batch []*ticket) (again []*ticket) {
 	for _, t := range batch {
 		s := t.call.script
@@ -344,11 +346,11 @@ func (l *lane) again(batch []*ticket) (again []*ticket) {
 		}
 		switch came, named, err := t.wire.asked(); {
 		case err == nil:
-			if came && !named && l.someForgot.Load() {
-				l.note(s, false)
+			if came && !named && l.forgot.Load() {
+				l.note(s)
 			}
 		case isNoScript(err):
-			l.note(s, true)
+			l.note(nil)
 			again = append(again, t)
 		case named && noNames(err):
 			l.r.unnamed.Store(true)
@@ -360,19 +362,18 @@ func (l *lane) again(batch []*ticket) (again []*ticket) {
 	return again
 }
 
-// note remembers whether the server has forgotten a script.
-func (l *lane) note(s *script, forgot bool) {
+// note remembers that the server knows a script again or, without one, that it has
+// forgotten them: it forgets all together.
+func (l *lane) note(s *script) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.forgot == nil {
-		l.forgot = make(map[*script]bool)
+	if s == nil || l.known == nil {
+		l.known = make(map[*script]bool)
 	}
-	if forgot {
-		l.forgot[s] = true
-	} else {
-		delete(l.forgot, s)
+	if s != nil {
+		l.known[s] = true
 	}
-	l.someForgot.Store(len(l.forgot) > 0)
+	l.forgot.Store(true)
 }
 
 // carry sends the commands of tickets, alone or in a pipeline, through the hooks of the

@@ -50,7 +50,8 @@ func own(o *redis.Options) *redis.Options {
 		return conn, notSent(err)
 	}
 	if f := o.OnConnect; f != nil {
-		o.OnConnect = func(ctx context.Context, cn *redis.Conn) error { return notSent(f(ctx, cn)) }
+		// go-redis takes one wrapping off.
+		o.OnConnect = func(ctx context.Context, cn *redis.Conn) error { return notSent(notSent(f(ctx, cn))) }
 	}
 	if f := o.CredentialsProviderContext; f != nil {
 		o.CredentialsProviderContext = func(ctx context.Context) (string, string, error) {

@@ -94,6 +94,7 @@ type passage struct {
 	link  *link        // to send it on
 	state atomic.Int32 // one of those below
 	err   error        // its error as the connection left it; once the state is landed
+	lone  bool         // it was sent alone
 }
 
 const (
@@ -107,7 +108,7 @@ func (p *passage) way() *passage { return p }
 
 // begin makes the passage that of a new command.
 func (p *passage) begin(l *link) {
-	p.link, p.err = l, nil
+	p.link, p.err, p.lone = l, nil, false
 	p.state.Store(passing)
 }
 
@@ -129,6 +130,7 @@ func pass(ctx context.Context, o outgoing) error {
 		return errGone
 	}
 	p.link.via.look()
+	p.lone = true
 	_ = p.link.Process(ctx, o) // it keeps its error
 	p.back(o.Err())
 	return o.Err()
@@ -174,7 +176,7 @@ func outcome(ctx context.Context, o outgoing, said error) (res result) {
 		if said != nil && (p.err == nil || errors.As(p.err, &reply)) {
 			return result{fate: unknown, err: unavailable(said)} // Redis answered, and a hook failed after that
 		}
-		res.fate, res.err = judge(ownTimeout(ctx, p.err))
+		res.fate, res.err = judge(ownTimeout(ctx, p.err, p.lone || p.link.client != nil))
 		return res
 	}
 	return result{fate: unknown, err: unavailable(errLeftOpen)}

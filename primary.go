@@ -74,25 +74,28 @@ type primary struct {
 }
 
 // touch notes that somebody needs to know, and has the sentinels asked from now on. It
-// returns what to wait for if nobody has asked for some time.
-func (p *primary) touch() (first <-chan struct{}) {
+// returns what to wait for if nobody has asked for some time, and for how long.
+func (p *primary) touch() (first <-chan struct{}, most time.Duration) {
 	now := p.r.clock.now()
 	p.used.Store(int64(now))
-	if now-time.Duration(p.asked.Load()) < 2*askPace {
-		return nil
+	if asked := time.Duration(p.asked.Load()); asked != 0 && now-asked < 2*askPace {
+		return nil, 0
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.running {
 		p.first = make(chan struct{})
 		if p.running = p.r.spawn(p.run); !p.running {
-			return nil
+			return nil, 0
 		}
 	}
-	if p.addr == "" {
-		return nil // the dial itself asks
+	switch {
+	case p.addr != "":
+		return p.first, freshWait
+	case p.replace == nil:
+		return p.first, attemptTimeout // or what go-redis looked up by itself would count for the first answer
 	}
-	return p.first
+	return nil, 0 // the dial itself asks
 }
 
 // run asks, until nobody has needed to know for some time.
@@ -226,11 +229,11 @@ func (r *runner) fresh(ctx context.Context) {
 	if r.primary == nil {
 		return
 	}
-	first := r.primary.touch()
+	first, most := r.primary.touch()
 	if first == nil {
 		return
 	}
-	timer := time.NewTimer(freshWait)
+	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
 	case <-first:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"reflect"
 	"slices"
 	"strings"
@@ -267,7 +268,7 @@ func (r *runner) on(ctx context.Context, timeout time.Duration, stop <-chan stru
 // caller's, which may take any time.
 func (r *runner) here(ctx context.Context) doer {
 	if r.cluster != nil || r.via.strict() {
-		return r.on(ctx, attemptTimeout, nil)
+		return r.on(ctx, flightMost, nil) // so that an attempt hears that it was not sent
 	}
 	return doer{r: r, way: hereby, ctx: ctx}
 }
@@ -385,11 +386,17 @@ func (r *runner) reload() {
 // close closes the connections.
 func (r *runner) close() { _ = r.link().close() }
 
-// ownTimeout is err, unless it is our own timeout, which must not look like that
-// of the caller's context.
-func ownTimeout(ctx context.Context, err error) error {
-	if err != nil && ctx.Err() != nil && !neverSent(err) && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) {
-		return &noAnswerError{attemptTimeout}
+// ownTimeout is err, unless it is our own timeout, which must not look like that of the
+// caller's context. go-redis gives a context's own error only to what still waits for a
+// connection; once is false where it may have sent some of a pipeline before.
+func ownTimeout(ctx context.Context, err error, once bool) error {
+	if err == nil || ctx.Err() == nil || neverSent(err) ||
+		!errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+		return err
 	}
-	return err
+	var socket *net.OpError
+	if once && !errors.As(err, &socket) {
+		return notSent(&noConnectionError{attemptTimeout})
+	}
+	return &noAnswerError{attemptTimeout}
 }
