@@ -32,7 +32,7 @@ type burst struct {
 	due      time.Duration // of the next renewal; never when nobody wants one
 	verifyAt time.Duration // when to ask Redis whether the owner still stands; never: no need
 	verified time.Duration // when that was last asked
-	answered time.Duration // when Redis last confirmed the owner
+	answered time.Duration // when that question was asked which Redis last answered: it is still the owner's
 	passedAt time.Duration // when it was first passed since a look ahead saw nobody else; 0 not yet
 	renewing chan struct{} // closed when the renewal in flight is answered or given up
 	spare    int16         // of a fenced lock: tokens reserved with the grant and not given out

@@ -121,7 +121,7 @@ func (a *attempt) owned() ownedKey {
 // answer is what the newest finished attempt said.
 type answer struct {
 	n   int
-	at  time.Duration
+	at  time.Duration // when it was asked for
 	ttl time.Duration // of the holder's lease, when err is nil
 	err error
 }
@@ -311,7 +311,7 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res result) (pause
 		return 0, true
 	}
 	g.c.runner.stale(&res)
-	g.last = answer{n: a.n, at: now, ttl: got.ttl, err: res.err}
+	g.last = answer{n: a.n, at: res.sentAt, ttl: got.ttl, err: res.err}
 	waited := now - w.since
 
 	if res.fate == replied && got.taken && a.forced {
@@ -329,7 +329,9 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res result) (pause
 		poll := min(max(waited, firstPoll), g.c.cfg.maxPollInterval, a.want.kind.maxPoll())
 		pause = poll + jitter(poll/10)
 		if got.ttl >= 0 {
-			pause = min(pause, got.ttl+afterExpiry+jitter(expiryJitter))
+			// From the question: if that took long to arrive it is too early, and asks again.
+			left := max(got.ttl-(now-res.sentAt), 0)
+			pause = min(pause, left+afterExpiry+jitter(expiryJitter))
 		}
 	case refused:
 		g.failLocked(w, a, res.err)
@@ -395,7 +397,7 @@ func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res result, now t
 	b := &burst{
 		gate: g, owner: a.owner, lease: a.want.lease,
 		spare: int16(min(got.last-got.token, mostTokens)), //nolint:gosec // so it fits
-		due:   never, verifyAt: never, verified: now - verifyGap, answered: now,
+		due:   never, verifyAt: never, verified: now - verifyGap, answered: res.sentAt,
 	}
 	b.raise(trusted)
 	g.held = b

@@ -19,7 +19,7 @@ const (
 //  1. Only between holds that the watchdog renews, of one kind: so the TTL in
 //     Redis is what the next one wants, and goes on being renewed.
 //  2. Only while Redis's last confirmation of the owner is at most the window
-//     old, and a third of the watchdog timeout of trust is left: so no section
+//     old, counted from the question, and a third of the watchdog timeout of trust is left: so no section
 //     starts on an old belief, and Unlock's nil rests on that confirmation. Only
 //     for the window, or our share of it, after the first pass, whatever was confirmed meanwhile: so
 //     others wait that long at most before the lock is released. A look ahead that
@@ -67,30 +67,32 @@ func (g *gate) passLocked(h *hold, now time.Duration) bool {
 // now, shortly before that ends, if somebody waits and it takes as long as the one before:
 // so it can be passed in memory though it is longer than the window. It reports whether it
 // planned such a look, which changes no TTL, and for which Unlock need not wait. None is
-// made where others were told of the newest release, or Redis cannot tell of them.
+// made where others were told of the newest release, or Redis cannot tell of them, or the
+// answer takes longer than the window: it is as old as its question. Of the time for which
+// it is there and young enough, three quarters are for a section shorter than the one before.
 func (b *burst) lookAheadLocked(now time.Duration) bool {
 	g := b.gate
 	window, section, trip := g.c.cfg.localHandoff, g.section.duration(), g.trip.duration()
 	_, able := b.kind().(relayer)
-	if g.queue.n == 0 || section <= window+trip || section > lookMost*window ||
+	if g.queue.n == 0 || section <= window || section > lookMost*window || trip >= window ||
 		!able || !g.heardOfAll() || g.yielding != nil && g.yielding.others > 0 {
 		return false
 	}
-	b.verifyAt, b.ahead = min(b.verifyAt, now+section-window*3/4-trip), true
+	b.verifyAt, b.ahead = min(b.verifyAt, now+section-trip-(window-trip)*3/4), true
 	return true
 }
 
-// beginAnewLocked follows a look ahead that was answered at the instant now and saw nobody
-// else wait: the burst may be passed for another window, but for no longer than relays go on.
-func (b *burst) beginAnewLocked(now time.Duration) {
+// beginAnewLocked follows a look ahead that was sent at the instant at and saw nobody else
+// wait: the burst may be passed for another window, but for no longer than relays go on.
+func (b *burst) beginAnewLocked(at time.Duration) {
 	g := b.gate
 	if b.over {
 		return
 	}
 	if g.relaying == 0 {
-		g.relaying = now
+		g.relaying = at
 	}
-	if now-g.relaying <= relayMost {
+	if at-g.relaying <= relayMost {
 		b.passedAt = 0
 	}
 }

@@ -318,7 +318,7 @@ func (g *gate) judged(b *burst, v verdict, res result, lease time.Duration) {
 	if !b.over && !g.c.runner.voids(&res) {
 		switch v {
 		case kept:
-			b.failing, b.answered = false, now
+			b.failing, b.answered = false, max(b.answered, res.sentAt)
 			b.doubted = b.doubted && res.sentAt < b.doubtAt
 			if lease > 0 {
 				b.raise(res.sentAt + lease - margin(lease))

@@ -225,6 +225,9 @@ func WithMaxPollInterval(d time.Duration) Option {
 // Whoever subscribes after that question waits for two sections at most; for those who
 // only poll, the first Unlock after 100 ms of that which does not pass the lock releases
 // it for all. 2 ms by default, at most 1 s; 0 makes every Unlock release in Redis.
+//
+// A confirmation is as old as the question. So a client whose round trip takes longer than
+// window passes nothing, and one that is nearly as far away little: there, choose a longer one.
 func WithLocalHandoff(window time.Duration) Option {
 	return option(func(c *config) error {
 		c.localHandoff = window

@@ -317,7 +317,7 @@ func (d *watchdog) lookAhead(r renewal, timeout time.Duration) {
 		g.mu.Lock()
 		g.trip = micros(res.took)
 		if !r.vain {
-			r.b.beginAnewLocked(d.c.clock.now())
+			r.b.beginAnewLocked(res.sentAt)
 		}
 		g.mu.Unlock()
 	}
