@@ -52,6 +52,7 @@ type gate struct {
 	closed    bool
 	echoes    int8 // messages of our own release that may come yet
 	claims    int8 // and claims of it
+	misses    misses
 	held      *burst
 	releasing *burst        // its release is on its way: not held, not free; nil: none
 	releaseAt time.Duration // since when
@@ -190,6 +191,7 @@ func (g *gate) tryHere() {
 func (g *gate) stopDrivingLocked() {
 	g.driving = false
 	if g.queue.n == 0 {
+		g.misses = 0 // the next wait is another's
 		g.unsubscribeLocked()
 	}
 	g.unref()
@@ -312,7 +314,9 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res result) (pause
 	}
 	g.c.runner.stale(&res)
 	g.last = answer{n: a.n, at: res.sentAt, ttl: got.ttl, err: res.err}
-	waited := now - w.since
+	if res.fate == replied {
+		g.misses = 0
+	}
 
 	if res.fate == replied && got.taken && a.forced {
 		res.fate, res.err = unknown, unavailable(errForced)
@@ -326,7 +330,7 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res result) (pause
 		g.lastHeld = a.n
 		g.answerOnceLocked(a.n, func(o *waiter) error { return g.busyLocked(o, now) })
 		g.subscribeLocked()
-		poll := min(max(waited, firstPoll), g.c.cfg.maxPollInterval, a.want.kind.maxPoll())
+		poll := min(max(now-w.since, firstPoll), g.c.cfg.maxPollInterval, a.want.kind.maxPoll())
 		pause = poll + jitter(poll/10)
 		if got.ttl >= 0 {
 			// From the question: if that took long to arrive it is too early, and asks again.
@@ -343,16 +347,16 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res result) (pause
 			g.failLocked(w, a, res.err) // its first answer is that there is no connection
 		}
 		g.answerOnceLocked(a.n, func(*waiter) error { return res.err })
-		pause = retryPause(waited)
+		pause = g.misses.pause()
 	case later:
 		g.answerOnceLocked(a.n, func(*waiter) error { return res.err })
-		pause = retryPause(waited)
+		pause = g.misses.pause()
 	case unknown:
 		g.c.orphans.add(a.want.kind, a.owned(), false)
 		g.answerOnceLocked(a.n, func(*waiter) error { return res.err })
 		pause = firstRetry
 		if res.took < attemptTimeout {
-			pause = retryPause(waited)
+			pause = g.misses.pause()
 		}
 	}
 	if g.queue.n == 0 {
@@ -435,9 +439,17 @@ func (g *gate) tooSlowLocked(w *waiter, a *attempt, res result) {
 	g.answerOnceLocked(a.n, func(*waiter) error { return err })
 }
 
-// retryPause grows with the time already waited.
-func retryPause(waited time.Duration) time.Duration {
-	p := min(max(waited, firstRetry), lastRetry)
+// misses are tries in a row that came to nothing: no answer, or one to come back later.
+type misses int8
+
+// pause counts one more, and is how long to wait before the next try: from firstRetry,
+// doubled with each miss, to lastRetry. It does not grow with the time waited, or one miss
+// would cost a long wait as much as an outage.
+func (m *misses) pause() time.Duration {
+	p := min(firstRetry<<*m, lastRetry)
+	if p < lastRetry {
+		*m++
+	}
 	return p + jitter(p/10)
 }
 

@@ -247,6 +247,7 @@ func (b *burst) owned() ownedKey {
 //     lost extends no trust; the next carries the same owner and never shortens.
 func (g *gate) reenter(ctx context.Context, outer *hold, w want, caller uintptr, wait time.Duration) (*Lease, error) {
 	b, start := outer.burst, g.c.clock.now()
+	var missed misses
 	end := start + w.lease - margin(w.lease)
 	for {
 		now := g.c.clock.now()
@@ -274,7 +275,7 @@ func (g *gate) reenter(ctx context.Context, outer *hold, w want, caller uintptr,
 			g.c.dog.schedule(b, next)
 			return l, nil
 		}
-		if err := g.extend(ctx, b, w.lease, wait, start); err != nil {
+		if err := g.extend(ctx, b, w.lease, wait, start, &missed); err != nil {
 			return nil, err
 		}
 	}
@@ -282,7 +283,7 @@ func (g *gate) reenter(ctx context.Context, outer *hold, w want, caller uintptr,
 
 // extend asks Redis once for a TTL of lease on b. It returns nil when it is
 // worth to look again: trust has moved, or there is still time to try.
-func (g *gate) extend(ctx context.Context, b *burst, lease, wait, start time.Duration) error {
+func (g *gate) extend(ctx context.Context, b *burst, lease, wait, start time.Duration, missed *misses) error {
 	k := b.owned()
 	k.lease, k.longer = lease, lease != g.c.cfg.watchdogTimeout
 	left := wait - (g.c.clock.now() - start)
@@ -294,6 +295,7 @@ func (g *gate) extend(ctx context.Context, b *burst, lease, wait, start time.Dur
 	switch {
 	case res.fate == replied && verdicts[0] != unseen:
 		g.judged(b, verdicts[0], res, lease)
+		*missed = 0
 		return nil
 	case res.fate == replied:
 		res.err = unavailable(errUnseen)
@@ -302,7 +304,7 @@ func (g *gate) extend(ctx context.Context, b *burst, lease, wait, start time.Dur
 	if res.fate.final() || wait != forever && left <= 0 {
 		return res.err
 	}
-	pause := retryPause(g.c.clock.now() - start)
+	pause := missed.pause()
 	if wait != forever {
 		pause = min(pause, left)
 	}
