@@ -69,6 +69,7 @@ func (e *LockError) Unwrap() error { return e.Err }
 // which it is never true, and from what no retry mends, such as NOPERM. Nor is it
 // true of a reply that no Redis is known to send, such as a proxy's own error:
 // nobody knows then what became of the command, and what it took is given back.
+// Nor of a TLS certificate that one side does not accept.
 func IsUnavailable(err error) bool {
 	var u *unavailableError
 	return errors.As(err, &u)

@@ -108,7 +108,7 @@ func (g *gate) force(ctx context.Context, k kind, keys *lockKeys, owner owner) e
 		if err := ctxError(ctx); err != nil {
 			return err
 		}
-		if res.fate == refused || g.c.clock.now()+pause >= deadline {
+		if res.fate.vain() || g.c.clock.now()+pause >= deadline {
 			return res.err
 		}
 		g.c.clock.wait(ctx.Done(), g.c.clock.now()+pause)

@@ -337,7 +337,7 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res result) (pause
 			left := max(got.ttl-(now-res.sentAt), 0)
 			pause = min(pause, left+afterExpiry+jitter(expiryJitter))
 		}
-	case refused:
+	case refused, barred:
 		g.failLocked(w, a, res.err)
 	case dubious:
 		g.c.orphans.add(a.want.kind, a.owned(), false)

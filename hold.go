@@ -224,7 +224,7 @@ func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duratio
 		case unknown, dubious:
 			covered = covered || res.sentAt < time.Duration(b.trusted.Load())
 		}
-		if res.fate == refused || g.c.clock.now()+pause >= deadline {
+		if res.fate.vain() || g.c.clock.now()+pause >= deadline {
 			g.c.orphans.add(b.kind(), b.owned(), true)
 			return res.err
 		}

@@ -1,8 +1,11 @@
 package watchlock
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -18,12 +21,16 @@ const (
 	refused             // the server's answer is no, and will stay no
 	later               // the server's answer is not now; the call changed nothing
 	unsent              // there was no connection; the call never left
+	barred              // nor will there be one: the two sides' TLS does not agree; the caller is told at once
 	dubious             // an error that no Redis is known to send: it may have run; the caller is told at once
 	unknown             // it may have run, may run yet, or never will
 )
 
 // final reports whether whoever waits for the call is told at once.
-func (f fate) final() bool { return f == refused || f == dubious }
+func (f fate) final() bool { return f == refused || f == barred || f == dubious }
+
+// vain reports whether trying again soon changes nothing.
+func (f fate) vain() bool { return f == refused || f == barred }
 
 // unsure reports whether the call may have run, without an answer of Redis.
 func (f fate) unsure() bool { return f == unknown || f == dubious }
@@ -37,6 +44,8 @@ func judge(err error) (fate, error) {
 	switch {
 	case errors.As(err, &reply):
 		return judgeReply(reply)
+	case barsUs(err):
+		return barred, err
 	case errors.Is(err, redis.ErrClosed):
 		return refused, err
 	case neverSent(err):
@@ -103,6 +112,40 @@ func explainsNo(text string) bool {
 		}
 	}
 	return strings.Contains(text, "user_script") // raised by Lua
+}
+
+// barsUs reports whether err says that one side's TLS does not accept the other's: no
+// command was read, and none will be until somebody changes that.
+func barsUs(err error) bool {
+	var cert *tls.CertificateVerificationError
+	var authority x509.UnknownAuthorityError
+	var host x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var header tls.RecordHeaderError
+	var alert *net.OpError
+	switch {
+	case errors.As(err, &cert), errors.As(err, &authority), errors.As(err, &host), errors.As(err, &invalid):
+		return true
+	case errors.As(err, &header):
+		return header.Conn != nil // else a connection that was well before
+	case errors.As(err, &alert) && alert.Op == "remote error":
+		return isHandshakeAlert(alert.Err.Error())
+	}
+	return false
+}
+
+// isHandshakeAlert reports whether an alert of the other side's, whose type crypto/tls keeps
+// to itself, is one that ends a handshake. In TLS 1.3 the client may hear of it only when it
+// has begun to send.
+func isHandshakeAlert(text string) bool {
+	switch strings.TrimPrefix(text, "tls: ") {
+	case "bad certificate", "unsupported certificate", "revoked certificate", "expired certificate",
+		"unknown certificate", "unknown certificate authority", "certificate required", "access denied",
+		"handshake failure", "protocol version not supported", "insufficient security level",
+		"unrecognized name", "no application protocol":
+		return true
+	}
+	return false
 }
 
 func isNoScript(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }

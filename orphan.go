@@ -253,7 +253,7 @@ func (s *orphanage) release(batch []*orphan) fate {
 			o.done = true
 		case len(batch) > 1 && (res.fate.final() || res.fate == later):
 			o.alone, o.next = true, 0
-		case (res.fate == replied || res.fate.final()) && o.answered == 0:
+		case (res.fate == replied || res.fate == refused || res.fate == dubious) && o.answered == 0:
 			o.answered = s.c.clock.now()
 		}
 	}

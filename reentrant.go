@@ -103,8 +103,9 @@ func (m *Mutex) do(ctx context.Context, op string, wait time.Duration, f func(co
 // The error is never about a lock that is merely busy unless ctx has a deadline:
 // then it matches ErrNotAcquired and context.DeadlineExceeded. A cancelled ctx
 // gives its error and cause. IsUnavailable errors say that Redis could not be
-// asked; an outage that begins while waiting is ridden out until ctx ends. An error
-// reply that is not Redis's own, a proxy's say, ends the wait. A closed
+// asked; an outage that begins while waiting is ridden out until ctx ends. A TLS
+// certificate that is not accepted ends the wait, and so does an error reply that
+// is not Redis's own, a proxy's say. A closed
 // client gives ErrClosed, a key of another type ErrWrongType, and a context whose
 // lease of this lock has ended that lease's error.
 func (m *Mutex) Lock(ctx context.Context, opts ...LockOption) (*Lease, error) {

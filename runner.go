@@ -343,7 +343,7 @@ func (endedContext) Err() error            { return context.Canceled }
 // verified at once. One command without an answer is no outage while others have theirs.
 func (r *runner) observe(s *site, res *result, sentAt time.Duration) {
 	switch res.fate {
-	case unknown, dubious, unsent:
+	case unknown, dubious, unsent, barred:
 		if time.Duration(s.heard.Load()) <= sentAt {
 			s.broken.Store(true)
 			r.lookAgain()
