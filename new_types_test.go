@@ -1,0 +1,129 @@
+package watchlock
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-8c25f305/watchlock/internal/redistest"
+)
+
+func TestAutoChannelsAreClassicWhereTheTypeIsAClustersAndTheServersAreNone(t *testing.T) {
+	slots := func(context.Context) ([]redis.ClusterSlot, error) {
+		return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: "127.0.0.1:1"}}}}, nil
+	}
+	for name, rdb := range map[string]redis.UniversalClient{
+		"sentinel": redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}}),
+		"slots":    redis.NewClusterClient(&redis.ClusterOptions{ClusterSlots: slots}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer rdb.Close()
+			c, err := New(rdb)
+			if err != nil {
+				// A refusal is an answer too, if it says why.
+				if !strings.Contains(err.Error(), "watchlock: ") {
+					t.Error(err)
+				}
+				return
+			}
+			defer c.Close()
+			if c.channels != ChannelsClassic {
+				t.Errorf("channels are %v", c.channels)
+			}
+		})
+	}
+}
+
+// Slots that the caller lists, of one plain server: what others hear of a release is
+// classic, and locks work.
+func TestAClusterClientWithSlotsOfItsOwnIsHeardOnClassicChannels(t *testing.T) {
+	s := redistest.Start(t, redistest.WithTCP())
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+			return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: s.Addr()}}}}, nil
+		},
+		DisableIdentity: true,
+	})
+	defer rdb.Close()
+	c := newTestClient(t, rdb)
+	plain := newTestClient(t, s.Client())
+	for _, kind := range []string{"mutex", "fenced", "string"} {
+		for direction, pair := range map[string][2]*Client{"hears": {plain, c}, "is heard": {c, plain}} {
+			m := mutexOf(pair[0], kind, kind)
+			held, err := m.TryLock(context.Background(), 2*time.Second)
+			if err != nil {
+				t.Errorf("%s, %s: %v", kind, direction, err)
+				continue
+			}
+			entered := lockSoon(mutexOf(pair[1], kind, kind))
+			channel := mutexOf(c, kind, kind).keys.channel
+			eventually(t, 3*time.Second, kind+": the waiter listens on the classic channel", func() bool {
+				reply := mustDo(t, s, "PUBSUB", "NUMSUB", channel)
+				switch r := reply.(type) {
+				case []any:
+					return len(r) == 2 && r[1] != int64(0)
+				case map[any]any:
+					return r[channel] != int64(0)
+				}
+				return false
+			})
+			<-time.After(600 * time.Millisecond)
+			mustUnlock(t, held)
+			released := time.Now()
+			got := <-entered
+			if got.err != nil {
+				t.Fatal(got.err)
+			}
+			mustUnlock(t, got.lease)
+			if took := got.at.Sub(released); took > wakesBy {
+				t.Errorf("%s, %s: the waiter entered after %v", kind, direction, took)
+			}
+		}
+	}
+}
+
+// A client that only ever talks to a replica can take nothing. It says so.
+func TestAClientOfAReplicaDoesNotWaitForEver(t *testing.T) {
+	primary := redistest.Start(t, redistest.WithTCP())
+	host, port, _ := strings.Cut(primary.Addr(), ":")
+	replica := redistest.Start(t, redistest.WithTCP(), redistest.WithArgs("--replicaof", host+" "+port))
+	log, lines := observed()
+	c := newTestClient(t, replica.Client(), log)
+	for _, kind := range []string{"mutex", "fenced", "string"} {
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		_, err := mutexOf(c, kind, kind).Lock(ctx)
+		cancel()
+		if err == nil || !IsUnavailable(err) && !strings.Contains(err.Error(), "READONLY") {
+			t.Errorf("%s: %v", kind, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "READONLY") {
+			t.Errorf("%s: the reason is missing: %v", kind, err)
+		}
+	}
+	if lines.Len() == 0 {
+		t.Error("it waited for 3 s for a server that cannot grant, three times, without a word")
+	}
+}
+
+// Sentinel's client of replicas only.
+func TestAFailoverClientOfReplicasOnlyIsRefusedOrSaysWhy(t *testing.T) {
+	rdb := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}, ReplicaOnly: true, DisableIdentity: true,
+	})
+	defer rdb.Close()
+	log, lines := observed()
+	c, err := New(rdb, log)
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	start := time.Now()
+	if _, err := c.NewMutex("k").Lock(ctx); err == nil || time.Since(start) > 1500*time.Millisecond && lines.Len() == 0 {
+		t.Errorf("waited for %v without a word: %v", time.Since(start), err)
+	}
+}

@@ -1,0 +1,131 @@
+package watchlock
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-8c25f305/watchlock/internal/redistest"
+)
+
+// routings are the options of a cluster's client that let reads go to replicas.
+var routings = map[string]func(*redis.ClusterOptions){
+	"ReadOnly":       func(o *redis.ClusterOptions) { o.ReadOnly = true },
+	"RouteRandomly":  func(o *redis.ClusterOptions) { o.RouteRandomly = true },
+	"RouteByLatency": func(o *redis.ClusterOptions) { o.RouteByLatency = true },
+}
+
+// clusterWithListedReplicas is one whose replicas clients are told of: CLUSTER SLOTS
+// lists one only when it has copied something.
+func clusterWithListedReplicas(t *testing.T) *redistest.Cluster {
+	t.Helper()
+	cl := redistest.StartCluster(t, redistest.On(redistest.Redis86))
+	writer := cl.Client()
+	for i := range 100 {
+		writer.Set(context.Background(), fmt.Sprint("w", i), "x", 0)
+	}
+	eventually(t, 15*time.Second, "each range of slots has a replica", func() bool {
+		reply, err := cl.Nodes()[0].Do("CLUSTER", "SLOTS")
+		ranges, _ := reply.([]any)
+		for _, r := range ranges {
+			if r, _ := r.([]any); len(r) < 4 {
+				return false
+			}
+		}
+		return err == nil && len(ranges) > 0
+	})
+	return cl
+}
+
+// replicasOf are the nodes that follow a primary.
+func replicasOf(t *testing.T, cl *redistest.Cluster, primary *redistest.Server) (replicas []*redistest.Server) {
+	t.Helper()
+	text := mustDo(t, primary, "INFO", "replication").(string)
+	for _, n := range cl.Nodes() {
+		if _, port, _ := net.SplitHostPort(n.Addr()); strings.Contains(text, "port="+port+",") {
+			replicas = append(replicas, n)
+		}
+	}
+	return replicas
+}
+
+func TestNothingAboutALockIsReadFromAReplica(t *testing.T) {
+	cl := clusterWithListedReplicas(t)
+	ctx := context.Background()
+	for name, route := range routings {
+		for _, kind := range []string{"mutex", "fenced", "string"} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				c := newTestClient(t, cl.Client(route), WithWatchdogTimeout(600*time.Millisecond))
+				m := mutexOf(c, kind, "{"+name+"}"+kind)
+				mustUnlock(t, mustLock(t, m))
+				replicas := replicasOf(t, cl, cl.Owner(keySlot(name)))
+				if len(replicas) == 0 {
+					t.Fatal("no replica")
+				}
+				for _, r := range replicas {
+					mustDo(t, r, "CONFIG", "RESETSTAT")
+				}
+				l := mustLock(t, m)
+				waiter := make(chan error, 1)
+				go func() { _, err := m.TryLock(ctx, time.Second); waiter <- err }()
+				for range 30 {
+					if info, err := m.Info(ctx); err != nil || !info.Mine {
+						t.Errorf("Info: %+v, %v", info, err)
+					}
+				}
+				<-waiter
+				if err := l.Err(); err != nil {
+					t.Error(err)
+				}
+				if err := m.ForceUnlock(ctx); err != nil {
+					t.Errorf("ForceUnlock: %v", err)
+				}
+				for _, r := range replicas {
+					for cmd, n := range r.CommandCalls() {
+						if n > 0 && isLockCommand(cmd) && cmd != "set" && cmd != "publish" && cmd != "spublish" { // those are replicated
+							t.Errorf("a replica ran %s %d times", cmd, n)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestAReplicaThatLagsEndsNoLease(t *testing.T) {
+	cl := clusterWithListedReplicas(t)
+	for _, n := range cl.Nodes() {
+		mustDo(t, n, "ACL", "SETUSER", "u", "reset", "on", ">p", "~*", "&*", "+@all", "-@scripting")
+	}
+	for name, route := range routings {
+		t.Run(name, func(t *testing.T) {
+			rdb := cl.Client(route, func(o *redis.ClusterOptions) { o.Username, o.Password = "u", "p" })
+			c := newTestClient(t, rdb)
+			m := c.NewSetNXMutex("{a}"+name, WithLeaseTime(20*time.Second))
+			mustUnlock(t, mustLock(t, m))
+			primary := cl.Owner(keySlot("a"))
+			mustDo(t, primary, "CONFIG", "SET", "requirepass", "x") // its replica cannot come back: it lags
+			defer mustDo(t, primary, "CONFIG", "SET", "requirepass", "")
+			mustDo(t, primary, "CLIENT", "KILL", "TYPE", "replica")
+			l := mustLock(t, m)
+			ctx, cancel := context.WithCancel(context.Background())
+			waiter := make(chan struct{})
+			go func() { defer close(waiter); _, _ = m.Lock(ctx) }()
+			for range 10 { // each has it asked about
+				<-time.After(60 * time.Millisecond)
+				mustDo(t, primary, "SPUBLISH", "watchlock_setnx__channel:{a}"+name, "0")
+			}
+			if err := l.Err(); err != nil {
+				t.Errorf("the primary has %v, and the lease says %v", mustDo(t, primary, "GET", "{a}"+name), err)
+			}
+			cancel()
+			<-waiter
+			_ = l.Unlock(context.Background())
+		})
+	}
+}
