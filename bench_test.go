@@ -146,3 +146,28 @@ func BenchmarkRenewalOf1000(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/held, "ns/lock")
 }
+
+// BenchmarkLeaseContext makes contexts of one long hold.
+func BenchmarkLeaseContext(b *testing.B) {
+	ends, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for name, parent := range map[string]func() (context.Context, func()){
+		"parent that cannot end":        func() (context.Context, func()) { return context.Background(), func() {} },
+		"parent that goes on":           func() (context.Context, func()) { return ends, func() {} },
+		"parent that ends soon, in use": func() (context.Context, func()) { return context.WithCancel(ends) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			c := newTestClient(b, redistest.Start(b).Client())
+			l := mustLock(b, newTestMutex(c, "bench"))
+			b.ReportAllocs()
+			for b.Loop() {
+				ctx, end := parent()
+				if l.Context(ctx).Err() != nil {
+					b.Fatal("lost")
+				}
+				end()
+			}
+			mustUnlock(b, l)
+		})
+	}
+}

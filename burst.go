@@ -1,7 +1,6 @@
 package watchlock
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"runtime"
@@ -74,20 +73,14 @@ type hold struct {
 	lost      bool // it ended by itself, not by Unlock or Close
 	unlocked  bool
 	warned    bool
-	forgotten bool                // its Lease is unreachable
-	pinned    bool                // lease stays
-	next      *hold               // of the burst's
-	err       error               // why it ended, a sentinel; nil while it is live
-	lease     *Lease              // until the watchdog's first look, or for a caller that has only Done
-	seen      weak.Pointer[Lease] // after that
-	done      chan struct{}       // made when it is asked for
-	tied      map[*tie]struct{}
-}
-
-// tie is one context that ends with its hold.
-type tie struct {
-	cancel context.CancelCauseFunc
-	drop   func() bool // stops the watch on the context's own end
+	forgotten bool                     // its Lease is unreachable
+	pinned    bool                     // lease stays
+	next      *hold                    // of the burst's
+	err       error                    // why it ended, a sentinel; nil while it is live
+	lease     *Lease                   // until the watchdog's first look, or for a caller that has only Done
+	seen      weak.Pointer[Lease]      // after that
+	done      chan struct{}            // made when it is asked for
+	tied      map[<-chan struct{}]*tie // by the Done of the parents
 }
 
 // until is the instant from which the hold must not be trusted.
@@ -138,7 +131,7 @@ func (b *burst) raise(at time.Duration) {
 // ending is a hold that was ended under the gate's mutex and whose contexts are
 // to be cancelled after it.
 type ending struct {
-	ties map[*tie]struct{}
+	ties map[<-chan struct{}]*tie
 	done chan struct{}
 	err  error
 	hold *hold  // to log about; nil for none
@@ -147,9 +140,8 @@ type ending struct {
 
 // tell closes what hangs on an ended hold.
 func (e ending) tell() {
-	for t := range e.ties {
-		t.drop()
-		t.cancel(e.err)
+	for _, t := range e.ties {
+		t.untie(e.err)
 	}
 	if e.done != nil {
 		close(e.done)

@@ -84,34 +84,6 @@ func (g *gate) done(l *Lease) <-chan struct{} {
 	return h.done
 }
 
-// tie makes c end with h. Its own end, by its parent, undoes the tie.
-func (g *gate) tie(h *hold, c *leaseContext) {
-	t := &tie{cancel: c.cancel}
-	untie := func() {
-		g.mu.Lock()
-		delete(h.tied, t)
-		g.mu.Unlock()
-	}
-	// The watch must not hold c, which would keep the Lease reachable.
-	t.drop = context.AfterFunc(c.Context, untie)
-	g.mu.Lock()
-	err := h.reasonLocked()
-	if err == nil {
-		if h.tied == nil {
-			h.tied = make(map[*tie]struct{}, 1)
-		}
-		h.tied[t] = struct{}{}
-	}
-	g.mu.Unlock()
-	switch {
-	case err != nil:
-		t.drop()
-		c.cancel(err)
-	case c.Context.Err() != nil:
-		untie() // it may have ended before it was tied
-	}
-}
-
 // unlock is Lease.Unlock.
 //
 //  1. Under mu the hold is ended first, and with the last hold the burst: from

@@ -95,32 +95,37 @@ func (l *Lease) Name() string {
 // cause is then Err's error. Run the work under it. Its own Err reads the clock
 // as the lease's does, and cancels before it answers; contexts derived from it
 // follow by timer. A Lock of the same name under it re-enters (see
-// WithoutReentry). It keeps the Lease reachable.
+// WithoutReentry). It keeps the Lease reachable. Contexts of one lease with the same
+// parent, or with parents that end together, share what ends them.
 func (l *Lease) Context(parent context.Context) context.Context {
-	ctx, cancel := context.WithCancelCause(parent)
-	c := &leaseContext{ctx, l, cancel}
+	if parent == nil {
+		panic("watchlock: nil parent context")
+	}
 	if l == nil {
-		cancel(&LockError{Op: "lease", Err: ErrNotHeld})
-		return c
+		t := newTie(parent)
+		t.cancel(&LockError{Op: "lease", Err: ErrNotHeld})
+		return &leaseContext{parent, t, nil}
 	}
 	l.hold.watched.Store(true)
-	l.hold.burst.gate.tie(l.hold, c)
-	return c
+	return &leaseContext{parent, l.hold.burst.gate.tie(l.hold, parent), l}
 }
 
-// leaseContext is a context under a lease.
+// leaseContext is a context under a lease: deadline and values are its parent's, and its end
+// is the tie's. Nothing but its user, and contexts made from it, keeps it.
 type leaseContext struct {
-	context.Context
-	lease  *Lease
-	cancel context.CancelCauseFunc
+	context.Context // the parent
+	tie             *tie
+	lease           *Lease
 }
+
+func (c *leaseContext) Done() <-chan struct{} { return c.tie.core.Done() }
 
 // Err compares the clock before it answers.
 func (c *leaseContext) Err() error {
 	if err := c.lease.Err(); err != nil {
-		c.cancel(err)
+		c.tie.cancel(err)
 	}
-	return c.Context.Err()
+	return c.tie.core.Err()
 }
 
 // leaseKey finds the lease of one lock in a context.
@@ -129,12 +134,17 @@ type leaseKey struct {
 	key string
 }
 
-// Value answers for the lease's own key, else for the parent.
+// Value answers for the lease's own key, else for the parent. The core answers for the key
+// with which package context finds what ends a context, to hang on it those made from this
+// one and to tell its cause; and for no other.
 func (c *leaseContext) Value(key any) any {
 	if k, ok := key.(leaseKey); ok && c.lease != nil {
 		if g := c.lease.hold.burst.gate; k.c == g.c && k.key == g.keys.key {
 			return c.lease
 		}
+	}
+	if v := c.tie.core.Value(key); v != nil {
+		return v
 	}
 	return c.Context.Value(key)
 }
