@@ -102,7 +102,7 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 	c.subs = newSubscriber(c, c.channels)
 	c.orphans = newOrphanage(c)
 	c.strings = newStringKind(run.bySlot())
-	run.clock, run.spawn, run.onBack, run.root = c.clock, c.spawn, c.dog.back, c.root
+	run.clock, run.spawn, run.onBack, run.root = c.clock, c.spawn, c.back, c.root
 	ended, end := context.WithCancel(c.root)
 	run.ended, c.end = ended, end
 	run.start()
@@ -114,6 +114,12 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 		}
 	}
 	return c, nil
+}
+
+// back follows an outage of a server: it may have lost what is held, or be another.
+func (c *Client) back(at *site) {
+	c.strings.ways.forget()
+	c.dog.back(at)
 }
 
 // idleGates is how many gates may stay though nobody refers to them.
@@ -227,6 +233,7 @@ func (c *Client) Close() error {
 
 // moved follows a change of the primary.
 func (c *Client) moved() {
+	c.strings.ways.forget()
 	c.dog.moved()
 	c.subs.relocate()
 }

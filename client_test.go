@@ -124,7 +124,7 @@ func knowServer(c *Client, scripts bool) *Client {
 	if scripts {
 		mode = modeScript
 	}
-	c.strings.learn(&lockKeys{}, mode)
+	c.strings.ways.learn(&lockKeys{}, mode)
 	return c
 }
 

@@ -88,8 +88,12 @@ func doesNotKnow(err error) bool {
 		redis.HasErrorPrefix(err, "unknown subcommand")
 }
 
-// forbidden reports whether a server answered that the user may not.
-func forbidden(err error) bool { return redis.HasErrorPrefix(err, "NOPERM") }
+// forbidden reports whether a server answered that the user may not, or may not within a
+// script.
+func forbidden(err error) bool {
+	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "ACL failure in script") ||
+		redis.HasErrorPrefix(err, "The user executing the script can't run")
+}
 
 // notAString reports whether a server refused to compare a key of another type.
 func notAString(err error) bool {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -15,27 +14,9 @@ const foreignPoll = 500 * time.Millisecond
 // stringKind is the plain recipe on the wire: SET NX PX with the owner as the
 // value, compared before it is deleted. One for a client, since it remembers
 // what the servers can.
-type stringKind struct {
-	bySlot bool // each slot may be another server's
+type stringKind struct{ ways *stringWays }
 
-	mu sync.Mutex
-	// guarded by mu, by node
-	modes  map[int]stringMode
-	noEval map[int]bool // the user may not run scripts
-}
-
-// stringMode is how to talk to a server.
-type stringMode int
-
-const (
-	modeUnknown stringMode = iota // plain commands, until one is refused
-	modePlain                     // it knows DELEX
-	modeScript
-)
-
-func newStringKind(bySlot bool) *stringKind {
-	return &stringKind{bySlot: bySlot, modes: make(map[int]stringMode), noEval: make(map[int]bool)}
-}
+func newStringKind(bySlot bool) *stringKind { return &stringKind{newStringWays(bySlot)} }
 
 // NewSetNXMutex returns the lock called name in the string form: a key set by
 // SET NX PX and deleted when its value is still the owner's. It excludes everybody
@@ -44,7 +25,8 @@ func newStringKind(bySlot bool) *stringKind {
 // each 500 ms, or the maximum poll interval if that is less. On Redis 8.4 and
 // later acquire and release run no script, and a user without the right to EVAL
 // can lock: then renewals run none either, are refused when Redis is full, and a
-// lease cannot be extended (errors.ErrUnsupported). Elsewhere Lua compares.
+// lease cannot be extended (errors.ErrUnsupported). Elsewhere Lua compares. A user
+// who can do neither is told so before anything is taken.
 func (c *Client) NewSetNXMutex(name string, opts ...LockOption) *Mutex {
 	return c.newMutex(c.strings, name, opts)
 }
@@ -53,15 +35,36 @@ func (*stringKind) String() string { return "SET NX mutex" }
 
 func (*stringKind) maxPoll() time.Duration { return foreignPoll }
 
+// acquire takes nothing before it is known how to give it back: by DELEX, or by a script
+// like the one that takes it.
 func (s *stringKind) acquire(do doer, k *ownedKey, before []owner) (grant, result) {
-	if s.mode(k.keys) == modeScript {
-		return s.acquireScript(do, k, before)
+	mode, asked := s.ways.mode(k.keys), false
+	if mode == modeUnknown {
+		var res result
+		if mode, res = s.ask(do, k); res.fate != replied {
+			return grant{}, res
+		}
+		asked = true
 	}
+	if mode == modeScript {
+		g, res := s.acquireScript(do, k, before)
+		if asked || res.fate != refused || !forbidden(res.err) {
+			return g, res
+		}
+		// The server may have been replaced by one that needs none.
+		if mode, asked := s.ask(do, k); asked.fate != replied || mode == modeScript {
+			return g, res
+		}
+	}
+	return s.acquirePlain(do, k, before)
+}
+
+func (s *stringKind) acquirePlain(do doer, k *ownedKey, before []owner) (grant, result) {
 	res := do.run(acquirePlain(k))
 	holder, res := onlyReply(res)
 	if res.fate != replied {
 		if doesNotKnow(res.err) {
-			s.learn(k.keys, modeScript)
+			s.ways.learn(k.keys, modeScript)
 			return s.acquireScript(do, k, before)
 		}
 		return grant{}, res
@@ -73,12 +76,12 @@ func (s *stringKind) acquire(do doer, k *ownedKey, before []owner) (grant, resul
 		taken, next := onlyReply(do.run(takeOverPlain(k, earlier)))
 		switch {
 		case next.fate != replied && doesNotKnow(next.err):
-			s.learn(k.keys, modeScript)
+			s.ways.learn(k.keys, modeScript)
 			return s.acquireScript(do, k, before)
 		case next.fate != replied:
 			return grant{}, next
 		case taken != nil:
-			return grant{taken: true}, res
+			return grant{taken: true}, next
 		}
 	}
 	// Refused. How long for is worth a question, but not an error.
@@ -95,6 +98,43 @@ func (s *stringKind) acquireScript(do doer, k *ownedKey, before []owner) (grant,
 	return g, res
 }
 
+// ask learns how to talk to the server that has the lock, by a DELEX that names an owner
+// that nobody can be yet. Where scripts are known to run it is spared on a cluster: they
+// are the way back at any server, whether or not that knows DELEX.
+func (s *stringKind) ask(do doer, k *ownedKey) (stringMode, result) {
+	if s.ways.askScripts() {
+		look := *k
+		look.lease = 0
+		_, res := renewBy(do, renewAll(renewStringScript, []ownedKey{look}), 1)
+		switch {
+		case res.fate == replied:
+			s.ways.learnScripts(k.keys, true)
+			if mode := s.ways.mode(k.keys); mode != modeUnknown {
+				return mode, res
+			}
+		case res.fate != refused || !forbidden(res.err):
+			return modeUnknown, res
+		default:
+			s.ways.learnScripts(k.keys, false)
+		}
+	}
+	replies, res := replyList(do.run(releasePlain([]ownedKey{*k})), 1)
+	if res.fate != replied {
+		return modeUnknown, res
+	}
+	mode := modePlain
+	switch err := replyError(replies[0]); {
+	case doesNotKnow(err), forbidden(err):
+		mode = modeScript
+	case notAString(err): // acquire will say so
+	case err != nil:
+		res.fate, res.err = judge(err)
+		return modeUnknown, res
+	}
+	s.ways.learn(k.keys, mode)
+	return mode, res
+}
+
 // renew goes by script wherever the user may run one, also where acquire and
 // release need none: SET with IFEQ sets the TTL to what it says, so one that comes
 // late would lower what a later extension has taken; and it is refused when memory
@@ -103,12 +143,18 @@ func (s *stringKind) acquireScript(do doer, k *ownedKey, before []owner) (grant,
 // than one that was believed.
 func (s *stringKind) renew(do doer, ks []ownedKey) ([]verdict, result) {
 	keys := ks[0].keys
-	if !s.scriptless(keys) {
+	if !s.ways.scriptless(keys) {
 		verdicts, res := renewBy(do, renewAll(renewStringScript, ks), len(ks))
-		if res.fate != refused || !forbidden(res.err) {
+		// A script whose every look fails lacks the right to look.
+		blind := res.fate == replied && s.ways.mode(keys) == modePlain &&
+			!slices.ContainsFunc(verdicts, func(v verdict) bool { return v != unseen })
+		if res.fate == replied && !blind {
+			s.ways.learnScripts(keys, true)
+		}
+		if !blind && (res.fate != refused || !forbidden(res.err)) {
 			return verdicts, res
 		}
-		s.learnScriptless(keys)
+		s.ways.learnScripts(keys, false)
 	}
 	if slices.ContainsFunc(ks, func(k ownedKey) bool { return k.longer }) {
 		return nil, result{fate: refused, err: fmt.Errorf("%w: the user may not run scripts, which extending needs", errors.ErrUnsupported)}
@@ -125,11 +171,9 @@ func (s *stringKind) renew(do doer, ks []ownedKey) ([]verdict, result) {
 }
 
 func (s *stringKind) release(do doer, ks []ownedKey) (answers, result) {
-	mode := s.mode(ks[0].keys)
+	mode := s.ways.mode(ks[0].keys)
 	if mode == modeScript {
-		a, res := releaseBy(do, releaseAll(releaseStringScript, ks), len(ks))
-		s.review(ks[0].keys, res)
-		return a, res
+		return s.releaseScript(do, ks)
 	}
 	c := releasePlain(ks)
 	together := mode == modePlain && len(ks) == 1
@@ -144,9 +188,9 @@ func (s *stringKind) release(do doer, ks []ownedKey) (answers, result) {
 	var tell []ownedKey
 	for i, k := range ks {
 		switch err := replyError(replies[i]); {
-		case doesNotKnow(err):
-			s.learn(k.keys, modeScript)
-			return s.release(do, ks)
+		case doesNotKnow(err), forbidden(err):
+			s.ways.learn(k.keys, modeScript)
+			return s.releaseScript(do, ks)
 		case notAString(err):
 		case err != nil:
 			res.fate, res.err = judge(err)
@@ -156,7 +200,7 @@ func (s *stringKind) release(do doer, ks []ownedKey) (answers, result) {
 			tell = append(tell, k)
 		}
 	}
-	s.learn(ks[0].keys, modePlain)
+	s.ways.learn(ks[0].keys, modePlain)
 	switch {
 	case together:
 		a[1] = s.tell(do, ks, replies[1:])
@@ -167,6 +211,12 @@ func (s *stringKind) release(do doer, ks []ownedKey) (answers, result) {
 			a[1] = told
 		}
 	}
+	return a, res
+}
+
+func (s *stringKind) releaseScript(do doer, ks []ownedKey) (answers, result) {
+	a, res := releaseBy(do, releaseAll(releaseStringScript, ks), len(ks))
+	s.review(ks[0].keys, res)
 	return a, res
 }
 
@@ -195,43 +245,10 @@ func (*stringKind) info(do doer, k *lockKeys) (LockInfo, result) {
 	return LockInfo{Held: true, Owner: owner, Holds: 1, TTL: readPTTL(replies[1])}, res
 }
 
-// mode is how to talk to the server that has k.
-func (s *stringKind) mode(k *lockKeys) stringMode {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.modes[s.node(k)]
-}
-
-func (s *stringKind) learn(k *lockKeys, m stringMode) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.modes[s.node(k)] = m
-}
-
-// scriptless reports whether the user may not run scripts on the server of k.
-func (s *stringKind) scriptless(k *lockKeys) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.noEval[s.node(k)]
-}
-
-func (s *stringKind) learnScriptless(k *lockKeys) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.noEval[s.node(k)] = true
-}
-
 // review forgets that scripts are the way where the user may not run them: the
 // server may have been replaced by one that needs none.
 func (s *stringKind) review(k *lockKeys, res result) {
 	if res.fate == refused && forbidden(res.err) {
-		s.learn(k, modeUnknown)
+		s.ways.learn(k, modeUnknown)
 	}
-}
-
-func (s *stringKind) node(k *lockKeys) int {
-	if s.bySlot {
-		return k.slot
-	}
-	return -1
 }
