@@ -166,7 +166,7 @@ func (s *orphanage) pass(at *site, batches [][]*orphan, repeats bool) {
 	defer s.passes.Done()
 	mute := false
 	for _, batch := range batches {
-		if mute = s.release(batch) == unknown; mute {
+		if mute = s.release(batch, repeats) == unknown; mute {
 			break
 		}
 	}
@@ -239,12 +239,18 @@ func retention(lease time.Duration) time.Duration {
 // answer too: it will not change, and the key has its TTL. So is an error that is
 // nobody's known answer: a proxy may send it for ever. What is not answered for all is
 // asked for each.
-func (s *orphanage) release(batch []*orphan) fate {
+func (s *orphanage) release(batch []*orphan, again bool) fate {
 	owned := make([]ownedKey, len(batch))
 	for i, o := range batch {
 		owned[i] = o.owned
 	}
-	_, res := batch[0].kind.release(s.c.runner.on(s.c.root, attemptTimeout, nil), owned)
+	do := s.c.runner.on(s.c.root, attemptTimeout, nil)
+	if !again && batch[0].known {
+		// Among the renewals, where as a rule nothing is on its way: elsewhere the lock would
+		// stay taken for a round trip more.
+		do = s.c.runner.onLane(s.c.root, attemptTimeout)
+	}
+	_, res := batch[0].kind.release(do, owned)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range batch {
