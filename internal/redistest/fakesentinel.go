@@ -64,7 +64,7 @@ func (f *FakeSentinel) Client(opts ...func(*redis.FailoverOptions)) *redis.Clien
 
 // ClusterTypeClient is Client with NewFailoverClusterClient; see Sentinel's.
 func (f *FakeSentinel) ClusterTypeClient(opts ...func(*redis.FailoverOptions)) *redis.ClusterClient {
-	return failoverClient(f.t, redis.NewFailoverClusterClient, f.options(), opts)
+	return clusterTypeClient(f.t, f.options(), opts)
 }
 
 func (f *FakeSentinel) options() *redis.FailoverOptions {

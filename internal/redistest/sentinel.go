@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -130,10 +131,10 @@ func (s *Sentinel) Client(opts ...func(*redis.FailoverOptions)) *redis.Client {
 	return failoverClient(s.t, redis.NewFailoverClient, s.FailoverOptions(), opts)
 }
 
-// ClusterTypeClient is Client with NewFailoverClusterClient. Its Close leaves a goroutine
-// behind that listens to a sentinel: go-redis does not end it.
+// ClusterTypeClient is Client with NewFailoverClusterClient. Its Close leaves goroutines
+// behind that listen to a sentinel: go-redis does not end them.
 func (s *Sentinel) ClusterTypeClient(opts ...func(*redis.FailoverOptions)) *redis.ClusterClient {
-	return failoverClient(s.t, redis.NewFailoverClusterClient, s.FailoverOptions(), opts)
+	return clusterTypeClient(s.t, s.FailoverOptions(), opts)
 }
 
 func failoverClient[C redis.UniversalClient](
@@ -145,6 +146,28 @@ func failoverClient[C redis.UniversalClient](
 	client := make(o)
 	t.Cleanup(func() { _ = client.Close() }) // fails when the test has closed it already
 	return client
+}
+
+// clusterTypeClient makes a client whose remains dial nobody when the test is over:
+// another test may have a server at that address by then.
+func clusterTypeClient(
+	t testing.TB, o *redis.FailoverOptions, opts []func(*redis.FailoverOptions),
+) *redis.ClusterClient {
+	over := make(chan struct{})
+	t.Cleanup(func() { close(over) })
+	last := func(o *redis.FailoverOptions) {
+		next := o.Dialer
+		if next == nil {
+			next = (&net.Dialer{Timeout: 5 * time.Second}).DialContext
+		}
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if isClosed(over) {
+				return nil, refused(network)
+			}
+			return next(ctx, network, addr)
+		}
+	}
+	return failoverClient(t, redis.NewFailoverClusterClient, o, append(slices.Clone(opts), last))
 }
 
 // Primary returns the primary that all sentinels name, which may be dead.
@@ -217,7 +240,7 @@ func (s *Sentinel) AwaitWhole() {
 				return err
 			}
 		}
-		return nil
+		return streams(primary, len(s.nodes)-1)
 	})
 }
 
@@ -286,6 +309,24 @@ func follows(replica, primary *Server) error {
 		if !strings.Contains(text, want+"\r\n") {
 			return fmt.Errorf("%s: not %s", replica.addr, want)
 		}
+	}
+	return nil
+}
+
+// streams says why what is written to a primary does not come to n replicas. After a
+// full copy it begins to when a replica has acknowledged that, up to a second later,
+// and the state of the link does not tell.
+func streams(primary *Server, n int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	pipe := primary.admin.Pipeline()
+	pipe.Publish(ctx, "redistest", "is streamed")
+	have := pipe.Do(ctx, "WAIT", n, 2000)
+	if _, err := pipe.Exec(ctx); err != nil {
+		return err
+	}
+	if have, err := have.Int(); err != nil || have < n {
+		return fmt.Errorf("%s streams to %d replicas, %w", primary.addr, have, err)
 	}
 	return nil
 }
