@@ -299,6 +299,7 @@ func (l *lane) send(batch []*ticket) (trip time.Duration, answered bool) {
 	for _, t := range batch {
 		t.res = t.wire.result(ctx, &t.call)
 		t.res.sentAt, t.res.took, t.res.term = sentAt, trip, term
+		l.r.unconnected(&t.res)
 		l.r.stale(&t.res)
 		t.left = t.wire.left()
 		answered = answered || t.res.fate != unknown && t.res.fate != unsent

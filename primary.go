@@ -67,6 +67,7 @@ type primary struct {
 	mu sync.Mutex
 	// guarded by mu
 	addr    string        // of the primary; "" until the first connection
+	err     error         // of the newest question
 	left    string        // the one before
 	leftAt  time.Duration // when
 	running bool          // run does
@@ -135,6 +136,9 @@ func (p *primary) ask(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	addr, err := p.who(ctx)
+	p.mu.Lock()
+	p.err = err
+	p.mu.Unlock()
 	if err != nil {
 		return // nobody says that it is another
 	}
@@ -221,6 +225,16 @@ func (r *runner) stale(res *result) {
 	if r.voids(res) && res.fate != unsent {
 		res.fate, res.err = unknown, unavailable(errMoved)
 	}
+}
+
+// noPrimary is why the sentinels could not be asked, if they could not.
+func (r *runner) noPrimary() error {
+	if r.primary == nil {
+		return nil
+	}
+	r.primary.mu.Lock()
+	defer r.primary.mu.Unlock()
+	return r.primary.err
 }
 
 // fresh is for a command that is about to be sent: it makes sure that the notion of the

@@ -351,6 +351,9 @@ func (r *runner) observe(s *site, res *result, sentAt time.Duration) {
 		return
 	case later:
 		r.lookAgain() // a node that was cut off answers, and will for long
+		if neverSent(res.err) {
+			return
+		}
 	}
 	s.heard.Store(int64(r.clock.now()))
 	if s.broken.Load() && s.broken.CompareAndSwap(true, false) {
@@ -385,6 +388,20 @@ func (r *runner) reload() {
 
 // close closes the connections.
 func (r *runner) close() { _ = r.link().close() }
+
+// unconnected says of a call that no connection came for in time whether one may come yet:
+// then it is worth another try. Where the sentinels cannot be asked, why is the answer.
+func (r *runner) unconnected(res *result) {
+	var none *noConnectionError
+	if res.fate != unsent || !errors.As(res.err, &none) {
+		return
+	}
+	if err := r.noPrimary(); err != nil {
+		res.err = unavailable(err)
+		return
+	}
+	res.fate = later
+}
 
 // ownTimeout is err, unless it is our own timeout, which must not look like that of the
 // caller's context. go-redis gives a context's own error only to what still waits for a
