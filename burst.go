@@ -36,6 +36,7 @@ type burst struct {
 	renewing chan struct{} // closed when the renewal in flight is answered or given up
 	spare    int16         // of a fenced lock: tokens reserved with the grant and not given out
 	over     bool          // unlocked, lost, or left at Close
+	at       *site         // the server that it is renewed at
 	alone    bool          // renew in a script of its own: company failed
 	apart    bool          // the same, once: company was told to come later
 	failing  bool          // the newest renewal failed

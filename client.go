@@ -29,6 +29,7 @@ type Client struct {
 	subs     *subscriber
 	channels Channels // never auto
 	orphans  *orphanage
+	ghosts   *ghosts
 	strings  *stringKind
 	root     context.Context // of the client's own work; never ends
 	stopping chan struct{}   // closed when Close stops the background work
@@ -101,6 +102,7 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 	c.channels = cfg.channels.on(run.bySlot() && !run.named)
 	c.subs = newSubscriber(c, c.channels)
 	c.orphans = newOrphanage(c)
+	c.ghosts = &ghosts{c: c}
 	c.strings = newStringKind(run.bySlot())
 	run.clock, run.spawn, run.onBack, run.root = c.clock, c.spawn, c.back, c.root
 	ended, end := context.WithCancel(c.root)
@@ -235,6 +237,7 @@ func (c *Client) Close() error {
 func (c *Client) moved() {
 	c.strings.ways.forget()
 	c.dog.moved()
+	c.ghosts.again(func(*released) bool { return true })
 	c.subs.relocate()
 }
 

@@ -221,10 +221,14 @@ func (g *gate) try() (pause time.Duration, again bool) {
 	do := g.c.runner.here(w.ctx)
 	do.whose = g
 	got, res := a.want.kind.acquire(do, &a.room[0], before)
+	k, keys := a.want.kind, a.want.keys
 	g.mu.Lock()
 	pause, again = g.settleLocked(w, a, got, res)
 	g.mu.Unlock()
 	g.c.reuseAttempt(a)
+	if again && res.fate == replied && !got.taken && g.c.ghosts.suspects(keys.key) && g.c.ghosts.exorcise(k, keys) {
+		return firstRetry, true
+	}
 	return pause, again
 }
 
@@ -399,7 +403,7 @@ func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res result, now t
 		return 0, true
 	}
 	b := &burst{
-		gate: g, owner: a.owner, lease: a.want.lease,
+		gate: g, owner: a.owner, lease: a.want.lease, at: g.c.runner.site(g.keys.key),
 		spare: int16(min(got.last-got.token, mostTokens)), //nolint:gosec // so it fits
 		due:   never, verifyAt: never, verified: now - verifyGap, answered: res.sentAt,
 	}

@@ -190,6 +190,8 @@ func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duratio
 		switch res.fate {
 		case replied:
 			if got.mine(0) || covered {
+				o := b.owned()
+				g.c.ghosts.remember(b.kind(), &o)
 				return nil
 			}
 			return ErrLost

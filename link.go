@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/auth"
@@ -24,8 +25,8 @@ type commander interface {
 	Pipeline() redis.Pipeliner
 }
 
-// own makes o the options of connections of our own.
-func own(o *redis.Options) *redis.Options {
+// own makes o the options of connections of our own, and counts those that are made.
+func own(o *redis.Options, dials *atomic.Int64) *redis.Options {
 	o.Limiter = nil
 	o.ClientSideCacheConfig, o.ClientSideCache = nil, nil
 	o.PushNotificationProcessor = nil // two clients cannot register handlers with one
@@ -43,8 +44,11 @@ func own(o *redis.Options) *redis.Options {
 	dial := o.Dialer
 	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
-		if s, ok := ctx.Value(socketKey{}).(*socket); ok && err == nil {
-			s.set(conn)
+		if err == nil {
+			dials.Add(1)
+			if s, ok := ctx.Value(socketKey{}).(*socket); ok {
+				s.set(conn)
+			}
 		}
 		return conn, notSent(err)
 	}
@@ -65,7 +69,7 @@ func own(o *redis.Options) *redis.Options {
 }
 
 // ownCluster makes o the options of connections of our own to the nodes of a cluster.
-func ownCluster(o *redis.ClusterOptions) *redis.ClusterOptions {
+func ownCluster(o *redis.ClusterOptions, dials *atomic.Int64) *redis.ClusterOptions {
 	o.ReadOnly, o.RouteByLatency, o.RouteRandomly = false, false, false
 	o.ShardPicker = nil
 	o.MaxRetries = -1
@@ -73,7 +77,7 @@ func ownCluster(o *redis.ClusterOptions) *redis.ClusterOptions {
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	o.AutoPipelineOptions = nil
 	newClient := o.NewClient
-	o.NewClient = func(node *redis.Options) *redis.Client { return newClient(own(node)) }
+	o.NewClient = func(node *redis.Options) *redis.Client { return newClient(own(node, dials)) }
 	return o
 }
 

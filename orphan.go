@@ -251,6 +251,11 @@ func (s *orphanage) release(batch []*orphan, again bool) fate {
 		do = s.c.runner.onLane(s.c.root, attemptTimeout)
 	}
 	_, res := batch[0].kind.release(do, owned)
+	for _, o := range batch {
+		if res.fate == replied && o.known {
+			s.c.ghosts.remember(o.kind, &o.owned)
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range batch {

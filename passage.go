@@ -172,14 +172,18 @@ func outcome(ctx context.Context, o outgoing, said error) (res result) {
 		}
 		return result{fate: unsent, err: unavailable(said)}
 	case landed:
-		var reply redis.Error
-		if said != nil && (p.err == nil || errors.As(p.err, &reply)) {
+		if said != nil && (p.err == nil || isReply(p.err)) {
 			return result{fate: unknown, err: unavailable(said)} // Redis answered, and a hook failed after that
 		}
 		res.fate, res.err = judge(ownTimeout(ctx, p.err, p.lone || p.link.client != nil))
 		return res
 	}
 	return result{fate: unknown, err: unavailable(errLeftOpen)}
+}
+
+func isReply(err error) bool {
+	var reply redis.Error
+	return errors.As(err, &reply)
 }
 
 // explained is what a call returned, unless it is the error of one of its commands.

@@ -200,7 +200,7 @@ func (p *primary) sentinelLink(opts redis.Options) *link {
 		}
 		return nil
 	}
-	own(&opts)
+	own(&opts, &p.r.dials)
 	opts.DialTimeout = max(opts.DialTimeout, askTimeout)
 	c := redis.NewClient(&opts)
 	l.commander, l.client, l.close = c, c, c.Close

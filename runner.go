@@ -46,6 +46,7 @@ type runner struct {
 
 	// atomic
 	current  atomic.Pointer[link] // connections of our own
+	dials    atomic.Int64         // connections made so far
 	unnamed  atomic.Bool          // the user may not run scripts by name
 	looking  atomic.Bool          // reload runs
 	lookedAt atomic.Int64         // when it was last started; 0 never
@@ -117,7 +118,7 @@ func (r *runner) ofServer(opts redis.Options) {
 		r.primary = p
 		r.current.Store(p.sentinelLink(opts))
 	} else {
-		c := redis.NewClient(own(&opts))
+		c := redis.NewClient(own(&opts, &r.dials))
 		r.current.Store(&link{c, r.via, c, c.Close})
 	}
 	r.listen = func(ctx context.Context, at node) *messages {
@@ -130,7 +131,7 @@ func (r *runner) ofServer(opts redis.Options) {
 // the slots.
 func (r *runner) ofCluster(opts redis.ClusterOptions) {
 	given := opts.ClusterSlots != nil
-	c := redis.NewClusterClient(ownCluster(&opts))
+	c := redis.NewClusterClient(ownCluster(&opts, &r.dials))
 	r.current.Store(&link{c, r.via, nil, c.Close})
 	r.cluster = c
 	r.listen = func(ctx context.Context, at node) *messages {
@@ -392,8 +393,11 @@ func (r *runner) close() { _ = r.link().close() }
 // unconnected says of a call that no connection came for in time whether one may come yet:
 // then it is worth another try. Where the sentinels cannot be asked, why is the answer.
 func (r *runner) unconnected(res *result) {
+	if res.fate != unsent {
+		return
+	}
 	var none *noConnectionError
-	if res.fate != unsent || !errors.As(res.err, &none) {
+	if !errors.As(res.err, &none) {
 		return
 	}
 	if err := r.noPrimary(); err != nil {

@@ -31,10 +31,18 @@ func (d *watchdog) tick(now time.Duration) time.Duration {
 	}
 	at := d.tickAt
 	d.mu.Unlock()
-	if !held {
+	cluster := d.c.runner.cluster != nil
+	if !held && (!cluster || !d.c.ghosts.any()) {
 		return never
 	}
-	if due {
+	if !due {
+		return at
+	}
+	if cluster {
+		d.replaced()
+		d.c.ghosts.moved()
+	}
+	if held {
 		d.keepEars(now)
 		if p := d.c.runner.primary; p != nil {
 			p.touch()
@@ -62,6 +70,23 @@ func (d *watchdog) keepEars(now time.Duration) {
 	d.eared = len(at) > 0
 	d.mu.Unlock()
 	d.c.subs.keep(at)
+}
+
+// replaced has asked about what is held in slots that another node of the cluster has by now.
+func (d *watchdog) replaced() {
+	for _, g := range d.c.allGates() {
+		at := d.c.runner.site(g.keys.key)
+		g.mu.Lock()
+		b, next := g.held, never
+		if b != nil && b.at != at {
+			b.at = at
+			next = b.verifyLocked(d.c.clock.now())
+		}
+		g.mu.Unlock()
+		if next != never {
+			d.schedule(b, next)
+		}
+	}
 }
 
 // moved has everything asked about that is held, since another server is the primary. What
@@ -103,6 +128,7 @@ func (d *watchdog) verify(at *site) {
 			break
 		}
 	}
+	d.c.ghosts.again(func(r *released) bool { return r.at == at })
 	for _, g := range d.c.allGates() {
 		if d.c.runner.site(g.keys.key) != at {
 			continue

@@ -44,8 +44,14 @@ func (d *watchdog) interval() time.Duration { return d.c.cfg.watchdogTimeout / 3
 // how soon after a failure again.
 func (d *watchdog) early() time.Duration { return d.c.cfg.watchdogTimeout / 30 }
 
-// linger is how long the goroutine outlives the last hold.
-func (d *watchdog) linger() time.Duration { return d.interval() }
+// linger is how long the goroutine outlives the last hold: on a cluster for a lease, while
+// what was released may come back with another node.
+func (d *watchdog) linger() time.Duration {
+	if d.c.runner.cluster != nil {
+		return d.c.cfg.watchdogTimeout
+	}
+	return d.interval()
+}
 
 // add watches b from now on.
 func (d *watchdog) add(b *burst, at time.Duration) {

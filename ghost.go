@@ -1,0 +1,137 @@
+package watchlock
+
+import (
+	"sync"
+	"time"
+)
+
+// mostRemembered bounds how many released owners a client remembers.
+const mostRemembered = 10_000
+
+// ghosts remembers the owners that this client released, for as long as Redis would have kept
+// them otherwise. A server that takes another's place may have missed the release, and one that
+// comes back may have forgotten it: then the lock stays taken by somebody who knows
+// that it let go.
+//
+//  1. Only what this client knows that it released is a ghost. An owner that was lost is none:
+//     work may still be stopping, and its key is left to its TTL. Nor is one that is in
+//     flight, believed or orphaned.
+//  2. Releasing one again can only remove that owner, and no two attempts share one.
+//  3. When the primary changes, a slot has another node, or a server is back after an
+//     outage, all that it may have kept are released again.
+//  4. A server may be replaced without anybody noticing but by new connections. So who is
+//     refused, and has let go of that lock before the newest of them, asks who has it.
+type ghosts struct {
+	c *Client
+
+	mu sync.Mutex
+	// guarded by mu
+	list []released // a ring
+	head int        // its oldest
+	n    int        // how many are in it
+}
+
+// released is one owner that was released.
+type released struct {
+	kind  kind
+	owned ownedKey
+	at    *site         // that released it
+	until time.Duration // when its TTL would have ended
+	dials int64         // connections that had been made by then
+}
+
+// remember notes that o was released just now.
+func (s *ghosts) remember(k kind, o *ownedKey) {
+	now := s.c.clock.now()
+	r := released{k, *o, s.c.runner.site(o.keys.key), now + max(o.lease, s.c.cfg.watchdogTimeout), s.c.runner.dials.Load()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.n > 0 && (s.list[s.head].until <= now || s.n == mostRemembered) {
+		s.dropLocked()
+	}
+	if s.n == len(s.list) {
+		s.growLocked()
+	}
+	s.list[(s.head+s.n)%len(s.list)] = r
+	s.n++
+}
+
+func (s *ghosts) dropLocked() {
+	s.list[s.head] = released{}
+	s.head = (s.head + 1) % len(s.list)
+	s.n--
+}
+
+func (s *ghosts) growLocked() {
+	list := make([]released, min(max(16, 2*len(s.list)), mostRemembered))
+	for i := range s.n {
+		list[i] = s.list[(s.head+i)%len(s.list)]
+	}
+	s.list, s.head = list, 0
+}
+
+// any reports whether anything is remembered.
+func (s *ghosts) any() bool {
+	now := s.c.clock.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.n > 0 && s.list[s.head].until <= now {
+		s.dropLocked()
+	}
+	return s.n > 0
+}
+
+// again releases once more what pick picks of those that Redis may still keep.
+func (s *ghosts) again(pick func(r *released) bool) {
+	now := s.c.clock.now()
+	var found []released
+	s.mu.Lock()
+	for i := range s.n {
+		if r := &s.list[(s.head+i)%len(s.list)]; r.until > now && pick(r) {
+			found = append(found, *r)
+		}
+	}
+	s.mu.Unlock()
+	for _, r := range found {
+		s.c.orphans.add(r.kind, r.owned, true)
+	}
+}
+
+// moved releases again what has another server by now than the one that released it.
+func (s *ghosts) moved() {
+	s.again(func(r *released) bool {
+		at := s.c.runner.site(r.owned.keys.key)
+		moved := at != r.at
+		r.at = at
+		return moved
+	})
+}
+
+// suspects reports whether the holder of a key may be an owner that was released before the
+// newest connection was made. It does so once for each such connection.
+func (s *ghosts) suspects(key string) bool {
+	dials, now, found := s.c.runner.dials.Load(), s.c.clock.now(), false
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.n {
+		if r := &s.list[(s.head+i)%len(s.list)]; r.dials != dials && r.until > now && r.owned.keys.key == key {
+			r.dials, found = dials, true
+		}
+	}
+	return found
+}
+
+// exorcise asks who holds a lock that was refused to us, and releases a ghost. It reports
+// whether it found one.
+func (s *ghosts) exorcise(k kind, keys *lockKeys) (found bool) {
+	info, res := k.info(s.c.runner.on(s.c.root, attemptTimeout, nil), keys)
+	if res.fate != replied || !info.Held {
+		return false
+	}
+	s.again(func(r *released) bool {
+		is := r.owned.owner == owner(info.Owner) && r.owned.keys.key == keys.key
+		found = found || is
+		return is
+	})
+	return found
+}
