@@ -60,11 +60,26 @@ type Client struct {
 
 // New returns a client that keeps locks in rdb, a *redis.Client (plain or
 // Sentinel) or a *redis.ClusterClient. Others are refused, and so is a bad
-// option. It sends nothing. rdb stays the caller's to close, after the client;
-// the client keeps a connection of its own for renewals, to each node, and one for
-// messages, on a cluster to each node that has locks it waits for. On a cluster,
-// Close waits for as long as rdb's own ReadTimeout when Redis hangs: do not switch
-// that off. New panics on a nil rdb or option.
+// option. It sends nothing. rdb stays the caller's to close, after the client.
+// New panics on a nil rdb or option.
+//
+// All that concerns locks goes on connections of the client's own, made from rdb's
+// options: address or sentinels, credentials, TLS, Dialer, OnConnect. rdb's pool size,
+// Limiter, cache, retries, timeouts, maintenance notifications and reads from replicas do
+// not concern them. There are one or two to a node as a rule, 64 at most, and one for
+// messages to each node at which something is waited for, or has been held for 250 ms.
+//
+// Hooks that were added to rdb before New see every command of a lock, renewals and
+// releases included, and may change it in place. What a hook returns in place of Redis, or
+// after it, is a failed attempt, and so is a delay beyond 1 s: never an answer. New adds a
+// hook itself, which stays, and sends the commands; hooks that are added later see none.
+// The commands of pub/sub have no hooks in go-redis; hooks for dialling, and those that
+// OnNewNode adds to the nodes of a cluster, do not concern these connections: wrap
+// Options.Dialer.
+//
+// With Sentinel the client asks each 0.6 s which server is the primary while anything is held
+// or waited for. A sentinel that stands still is given up by go-redis when its read
+// timeouts have passed, within half a minute with its defaults: set FailoverOptions.ReadTimeout.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	return newClient(rdb, bootOffset, opts)
 }

@@ -9,8 +9,8 @@
 //
 // A holder whose lease runs out is told before Redis can grant the lock to
 // anybody else: its [Lease.Context] is cancelled, and Err says [ErrLost]. What an
-// operator, an eviction or a failover takes away it learns at the next contact
-// with Redis. No two leases of one name are trusted at once while the server
+// operator or an eviction takes away it learns at the next contact with Redis, and of a
+// restart or a failover when it is noticed. No two leases of one name are trusted at once while the server
 // keeps the key and its clock runs no more than 1 % fast.
 //
 // That is not consensus. It cannot exclude a holder that is stopped between its

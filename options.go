@@ -246,7 +246,8 @@ type Channels int
 // listens to the one kind does not hear the other.
 const (
 	// ChannelsAuto is classic on one server and sharded on a cluster, as Redisson does
-	// since 3.22. It is ClusterServersConfig.shardedSubscriptionMode AUTO, which can be
+	// since 3.22, and classic on a ClusterClient whose slots the caller names, as
+	// NewFailoverClusterClient does. It is ClusterServersConfig.shardedSubscriptionMode AUTO, which can be
 	// set since 3.29.
 	ChannelsAuto Channels = iota
 	// ChannelsClassic is mode OFF, and what Redisson does before 3.22 and wherever it
