@@ -2,6 +2,7 @@ package watchlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -78,7 +79,9 @@ func TestNothingAboutALockIsReadFromAReplica(t *testing.T) {
 						t.Errorf("Info: %+v, %v", info, err)
 					}
 				}
-				<-waiter
+				if err := <-waiter; !errors.Is(err, ErrNotAcquired) {
+					t.Errorf("the waiter: %v", err)
+				}
 				if err := l.Err(); err != nil {
 					t.Error(err)
 				}

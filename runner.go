@@ -111,8 +111,9 @@ func (r *runner) ofServer(opts redis.Options) {
 			if err != nil {
 				return "", err
 			}
-			defer conn.Close()
-			return conn.RemoteAddr().String(), nil
+			addr := conn.RemoteAddr().String()
+			_ = conn.Close()
+			return addr, nil
 		}
 		p.replace = func(string) *link { return p.sentinelLink(opts) }
 		r.primary = p

@@ -76,7 +76,7 @@ func (r *failoverRun) replace(meanwhile func()) {
 		r.naming = r.AwaitPrimaryOtherThan(r.old)
 	}
 	r.after(r.Sentinel, r.old)
-	r.Logf("%s: %s named after %v, by all after %v", r.failover.name, r.naming.Primary.Addr(),
+	r.Logf("%s: %s named after %v, by all after %v", r.name, r.naming.Primary.Addr(),
 		r.naming.First.Sub(r.struck), r.naming.All.Sub(r.struck))
 }
 
