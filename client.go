@@ -39,6 +39,7 @@ type Client struct {
 	// atomic; closed and stopped change under mu
 	warnedSelf atomic.Bool
 	warnedSlow atomic.Bool
+	rights     rights
 	closed     atomic.Bool // no new calls
 	stopped    atomic.Bool // no new goroutines; leases that are left are given up
 

@@ -218,10 +218,14 @@ func (g *gate) try() (pause time.Duration, again bool) {
 		return 0, false
 	}
 	a.room[0] = a.owned()
+	k, keys, known := a.want.kind, a.want.keys, g.c.rights.of(a.want.kind)
+	a.room[0].first = !known.Load()
 	do := g.c.runner.here(w.ctx)
 	do.whose = g
-	got, res := a.want.kind.acquire(do, &a.room[0], before)
-	k, keys := a.want.kind, a.want.keys
+	got, res := k.acquire(do, &a.room[0], before)
+	if a.room[0].first && got.taken {
+		known.Store(true)
+	}
 	g.mu.Lock()
 	pause, again = g.settleLocked(w, a, got, res)
 	g.mu.Unlock()

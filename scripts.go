@@ -35,6 +35,8 @@ var (
 	lookSource string
 	//go:embed lua/others.lua
 	othersSource string
+	//go:embed lua/rights.lua
+	rightsSource string
 
 	acquireScript       = newScript(acquireSource)
 	renewScript         = newScript(renewSource)
@@ -45,6 +47,9 @@ var (
 	renewStringScript   = newScript(renewStringSource)
 	releaseStringScript = newScript(releaseStringSource)
 	lookScript          = newScript(luaFunction("others", othersSource) + lookSource)
+	firstScript         = newFirstScript("hash", acquireSource)
+	firstFencedScript   = newFirstScript("fenced", acquireFencedSource)
+	firstStringScript   = newFirstScript("string", acquireStringSource)
 	relayScript         = newRelayScript(acquireSource)
 	relayFencedScript   = newRelayScript(acquireFencedSource)
 )
@@ -65,6 +70,12 @@ func newScript(source string) *script {
 func newRelayScript(acquire string) *script {
 	return newScript(luaFunction("acquire", acquire) + luaFunction("release", releaseSource) +
 		luaFunction("others", othersSource) + relaySource)
+}
+
+// newFirstScript is an acquire script that looks at the user's rights first.
+func newFirstScript(form, acquire string) *script {
+	return newScript(luaFunction("rights", rightsSource) +
+		"local denied = rights(KEYS, {'" + form + "', ARGV[2]})\nif denied then\n  return denied\nend\n" + acquire)
 }
 
 // luaFunction is a script as a function of another.
@@ -248,6 +259,7 @@ type ownedKey struct {
 	leaseArg any           // acquire: lease, boxed once
 	tokenTTL time.Duration // acquire: of the fencing counter; 0 has none
 	reserve  int           // acquire: how many tokens to take beyond the first
+	first    bool          // acquire: the client does not know yet whether its user has the rights
 	longer   bool          // renew: this is an extension, not the watchdog's own renewal
 }
 
@@ -257,19 +269,27 @@ type owner any
 // leaseArg is a lease as acquire's argument.
 func leaseArg(lease time.Duration) any { return lease.Milliseconds() }
 
+// script is the acquire script for k.
+func (k *ownedKey) script(acquire, first *script) *script {
+	if k.first {
+		return first
+	}
+	return acquire
+}
+
 // acquireHash takes a lock that is a hash with one field.
 func acquireHash(k *ownedKey, before []owner) call {
-	return acquireCall(acquireScript, k, before)
+	return acquireCall(k.script(acquireScript, firstScript), k, before)
 }
 
 // acquireString takes a lock that is a string.
 func acquireString(k *ownedKey, before []owner) call {
-	return acquireCall(acquireStringScript, k, before)
+	return acquireCall(k.script(acquireStringScript, firstStringScript), k, before)
 }
 
 // acquireFenced takes a lock that is a hash, with a token.
 func acquireFenced(k *ownedKey, before []owner) call {
-	c := call{script: acquireFencedScript, nkeys: 2}
+	c := call{script: k.script(acquireFencedScript, firstFencedScript), nkeys: 2}
 	c.long = make([]any, 0, 6+len(before))
 	c.long = append(c.long, k.keys.keyArg, k.keys.token, k.leaseArg, k.owner,
 		k.tokenTTL.Milliseconds(), k.reserve)

@@ -23,6 +23,7 @@ func virtualBooted(t *testing.T, rdb redis.UniversalClient, opts ...Option) (*Cl
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
+	c.rights.know(true)
 	return c, &slept
 }
 
