@@ -20,6 +20,7 @@ const (
 	confirmedAge = time.Second           // of Redis's last word, to ask when a subscription begins
 	verifyGap    = 50 * time.Millisecond // between looks caused by messages
 	verifyPace   = time.Second           // between looks at all that is held at a server
+	longSilence  = time.Second           // without an answer to a wait, to log it
 	slowGrants   = 3                     // grants too slow to use before Lock says so
 )
 
@@ -53,6 +54,8 @@ type gate struct {
 	echoes    int8 // messages of our own release that may come yet
 	claims    int8 // and claims of it
 	misses    misses
+	told      bool          // of the present outage
+	silent    time.Duration // since when a wait has no answer; 0: it has
 	held      *burst
 	releasing *burst        // its release is on its way: not held, not free; nil: none
 	releaseAt time.Duration // since when
@@ -191,7 +194,7 @@ func (g *gate) tryHere() {
 func (g *gate) stopDrivingLocked() {
 	g.driving = false
 	if g.queue.n == 0 {
-		g.misses = 0 // the next wait is another's
+		g.misses, g.silent = 0, 0 // the next wait is another's
 		g.unsubscribeLocked()
 	}
 	g.unref()
@@ -322,8 +325,13 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res result) (pause
 	}
 	g.c.runner.stale(&res)
 	g.last = answer{n: a.n, at: res.sentAt, ttl: got.ttl, err: res.err}
-	if res.fate == replied {
-		g.misses = 0
+	switch res.fate {
+	case replied:
+		g.misses, g.silent, g.told = 0, 0, false
+	case refused:
+		g.silent, g.told = 0, false
+	default:
+		defer g.silenceLocked(a, res.err, now)
 	}
 
 	if res.fate == replied && got.taken && a.forced {
@@ -372,6 +380,23 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res result) (pause
 		return 0, false
 	}
 	return pause, true
+}
+
+// silenceLocked notes an attempt that Redis did not answer, or could not answer for now. A
+// wait that goes on is silent otherwise, for as long as the outage lasts: so it is logged,
+// once for each lock until there is an answer.
+func (g *gate) silenceLocked(a *attempt, err error, now time.Duration) {
+	w := g.queue.first
+	if w == nil {
+		return // nobody waits any more
+	}
+	if g.silent == 0 {
+		g.silent = a.sentAt
+	}
+	if !g.told && now-max(g.silent, w.since) >= longSilence {
+		g.told = true
+		g.c.teller.say(line{text: "a wait has no answer from Redis, trying again", lock: w.want.keys.name, err: err})
+	}
 }
 
 // failLocked ends the wait of w with err, if it still waits, and of those who

@@ -338,8 +338,9 @@ func withMapper(m func(string) string) Option {
 }
 
 // WithLogger makes the client report transitions and misuse: a lost or forgotten
-// lease, renewals that fail, a lost connection for messages, a subscription that is
-// refused, a server without sharded channels, a wait behind a lease of this very client, a lease whose holder could not
+// lease, renewals that fail, a wait that Redis has not answered for a second, a lost
+// connection for messages, a subscription that is refused, a server without sharded
+// channels, a wait behind a lease of this very client, a lease whose holder could not
 // learn of a loss. All at Warn but for the connection and the channels, at Info, with the
 // time of what they tell. The lines are written on a goroutine of their own, so a logger
 // that is slow or blocks delays no lock; of more than 4,096 that wait for it the rest is
