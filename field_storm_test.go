@@ -326,12 +326,8 @@ func TestExclusionStormOfCutsAndLostReplies(t *testing.T) {
 	eventually(t, topicLinger+2*time.Second, "no channel is left", func() bool { return len(sc.channels()) == 0 })
 	eventually(t, 2*stormTimeout, "no connection beyond the pools is left", func() bool {
 		n, pooled := sc.conns(), 0
-		for _, rdb := range sc.rdbs {
-			stats := rdb.PoolStats()
-			pooled += int(stats.TotalConns) // dead ones too, until they are used
-			if stats.PipelineStats != nil { // go-redis keeps those of pipelines apart
-				pooled += int(stats.PipelineStats.TotalConns)
-			}
+		for _, c := range sc.clients {
+			pooled += int(c.runner.link().client.PoolStats().TotalConns) // dead ones too, until they are used
 		}
 		return n <= pooled && n <= stormClients*stormPool
 	})

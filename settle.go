@@ -1,0 +1,189 @@
+package watchlock
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+)
+
+// This file is what a gate makes of the end of an attempt.
+
+// settleLocked decides what an attempt came to. It returns how long to pause before
+// the next, or false when the driver's work is done.
+func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res result) (pause time.Duration, again bool) {
+	now := g.c.clock.now()
+	g.attempt = nil
+	if res.err == errUnwanted { //nolint:errorlint // the lane's own
+		if g.queue.n == 0 {
+			g.stopDrivingLocked()
+			return 0, false
+		}
+		return 0, true
+	}
+	g.c.runner.stale(&res)
+	g.last = answer{n: a.n, at: res.sentAt, ttl: got.ttl, err: res.err}
+	switch res.fate {
+	case replied:
+		g.misses, g.silent, g.told = 0, 0, false
+	case refused:
+		g.silent, g.told = 0, false
+	default:
+		defer g.silenceLocked(a, res.err, now)
+	}
+
+	if res.fate == replied && got.taken && a.forced {
+		res.fate, res.err = unknown, unavailable(errForced)
+		g.last.err = res.err
+	}
+	if res.fate == replied && got.taken {
+		return g.grantedLocked(w, a, got, res, now)
+	}
+	switch res.fate {
+	case replied:
+		g.lastHeld = a.n
+		g.answerOnceLocked(a.n, func(o *waiter) error { return g.busyLocked(o, now) })
+		g.subscribeLocked()
+		poll := min(max(now-w.since, firstPoll), g.c.cfg.maxPollInterval, a.want.kind.maxPoll())
+		pause = poll + jitter(poll/10)
+		if got.ttl >= 0 {
+			// From the question: if that took long to arrive it is too early, and asks again.
+			left := max(got.ttl-(now-res.sentAt), 0)
+			pause = min(pause, left+afterExpiry+jitter(expiryJitter))
+		}
+	case refused, barred:
+		g.failLocked(w, a, res.err)
+	case dubious:
+		g.c.orphans.add(a.want.kind, a.owned(), false)
+		g.failLocked(w, a, res.err)
+	case unsent:
+		if !w.met && g.lastHeld < w.from {
+			g.failLocked(w, a, res.err) // its first answer is that there is no connection
+		}
+		g.answerOnceLocked(a.n, func(*waiter) error { return res.err })
+		pause = g.misses.pause()
+	case later:
+		g.answerOnceLocked(a.n, func(*waiter) error { return res.err })
+		pause = g.misses.pause()
+	case unknown:
+		g.c.orphans.add(a.want.kind, a.owned(), false)
+		g.answerOnceLocked(a.n, func(*waiter) error { return res.err })
+		pause = firstRetry
+		if res.took < attemptTimeout {
+			pause = g.misses.pause()
+		}
+	}
+	if g.queue.n == 0 {
+		g.stopDrivingLocked()
+		return 0, false
+	}
+	return pause, true
+}
+
+// silenceLocked notes an attempt that Redis did not answer, or could not answer for now. A
+// wait that goes on is silent otherwise, for as long as the outage lasts: so it is logged,
+// once for each lock until there is an answer.
+func (g *gate) silenceLocked(a *attempt, err error, now time.Duration) {
+	w := g.queue.first
+	if w == nil {
+		return // nobody waits any more
+	}
+	if g.silent == 0 {
+		g.silent = a.sentAt
+	}
+	if !g.told && now-max(g.silent, w.since) >= longSilence {
+		g.told = true
+		g.c.teller.say(line{text: "a wait has no answer from Redis, trying again", lock: w.want.keys.name, err: err})
+	}
+}
+
+// failLocked ends the wait of w with err, if it still waits, and of those who
+// wanted this one answer.
+func (g *gate) failLocked(w *waiter, a *attempt, err error) {
+	if w.queued {
+		g.deliverLocked(w, delivery{err: err})
+	}
+	g.answerOnceLocked(a.n, func(*waiter) error { return err })
+}
+
+// grantedLocked makes a burst of a grant and gives it to the first waiter whom
+// it suits, or gives it back.
+func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res result, now time.Duration) (time.Duration, bool) {
+	trusted := res.sentAt + a.want.lease - margin(a.want.lease)
+	slow := trusted-now < a.want.lease/2
+	var to *waiter
+	for o := g.queue.first; o != nil && !slow && !g.closed; o = o.behind {
+		if a.want.suits(o.want) {
+			to = o
+			break
+		}
+	}
+	if to == nil {
+		g.c.orphans.add(a.want.kind, a.owned(), true)
+		if slow {
+			g.tooSlowLocked(w, a, res)
+		}
+		if g.queue.n == 0 {
+			g.stopDrivingLocked()
+			return 0, false
+		}
+		return 0, true
+	}
+	b := &burst{
+		gate: g, owner: a.owner, lease: a.want.lease, at: g.c.runner.site(g.keys.key),
+		spare: int16(min(got.last-got.token, mostTokens)), //nolint:gosec // so it fits
+		due:   never, verifyAt: never, verified: now - verifyGap, answered: res.sentAt,
+	}
+	b.raise(trusted)
+	g.held = b
+	g.yielding.granted(now)
+	g.ref()
+	lease := b.holdLocked(to.want, got.token, trusted, now, to.caller)
+	if to.want.watchdog {
+		b.due = res.sentAt + g.c.cfg.watchdogTimeout/3
+	}
+	if a.doubted {
+		b.verifyLocked(now)
+	}
+	renewed := to.want.watchdog
+	g.deliverLocked(to, delivery{lease: lease}) // to is its caller's again
+	if g.trip = micros(res.took); renewed {
+		b.lookAheadLocked(now)
+	}
+	g.c.dog.add(b, b.nextLocked())
+	g.answerOnceLocked(math.MaxInt, func(o *waiter) error { return g.busyLocked(o, now) })
+	if g.queue.n > 0 {
+		g.subscribeLocked()
+	}
+	g.stopDrivingLocked()
+	return 0, false
+}
+
+// tooSlowLocked counts a grant that came too late for w, and says so when that
+// was the last it was worth.
+func (g *gate) tooSlowLocked(w *waiter, a *attempt, res result) {
+	err := unavailable(&slowError{res.took, a.want.lease})
+	g.last.err = err
+	if w.slow++; w.slow >= slowGrants {
+		g.failLocked(w, a, err)
+	}
+	g.answerOnceLocked(a.n, func(*waiter) error { return err })
+}
+
+// misses are tries in a row that came to nothing: no answer, or one to come back later.
+type misses int8
+
+// pause counts one more, and is how long to wait before the next try: from firstRetry,
+// doubled with each miss, to lastRetry. It does not grow with the time waited, or one miss
+// would cost a long wait as much as an outage.
+func (m *misses) pause() time.Duration {
+	p := min(firstRetry<<*m, lastRetry)
+	if p < lastRetry {
+		*m++
+	}
+	return p + jitter(p/10)
+}
+
+// jitter is a random time up to most, so that clients do not act in step.
+func jitter(most time.Duration) time.Duration {
+	return rand.N(most + 1) //nolint:gosec // spread, not secrecy
+}
