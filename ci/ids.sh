@@ -24,5 +24,10 @@ while read -r id names; do
     grep -qx "$name" <<<"$tests" || complain "$id names $name, which does not exist"
   done
 done <<<"$table"
+# Rows without an id name tests too.
+# shellcheck disable=SC2016
+for name in $(grep -oE '`Test[A-Za-z0-9_]+`' docs/proofs.md | tr -d '`' | sort -u); do
+  grep -qx "$name" <<<"$tests" || [[ $name == *_ ]] || complain "docs/proofs.md names $name, which does not exist"
+done
 [ "$bad" = 0 ] || die "$bad faults"
 echo "$(wc -l <<<"$table") ids, each with a test"
