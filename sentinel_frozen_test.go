@@ -48,7 +48,8 @@ func TestAFrozenSentinelLeavesLocksAloneWhoseConnectionsStand(t *testing.T) {
 	t.Parallel() // it is time that it takes
 	s := startTwoSentinels(t)
 	const short = 3 * time.Second
-	c := newTestClient(t, s.rdb, WithWatchdogTimeout(short))
+	log, logs := observed()
+	c := newTestClient(t, s.rdb, WithWatchdogTimeout(short), log)
 	held := lockEachKind(c, t, "held")
 	<-time.After(short/3 + 200*time.Millisecond) // all connections are open
 	s.chosen.Freeze()
@@ -61,6 +62,9 @@ func TestAFrozenSentinelLeavesLocksAloneWhoseConnectionsStand(t *testing.T) {
 			t.Errorf("three locks took %v", d)
 		}
 		<-time.After(50 * time.Millisecond)
+	}
+	if n := logs.FilterMessageSnippet("the sentinels do not say").Len(); n != 1 {
+		t.Errorf("it is warned of %d times, want once", n)
 	}
 	for _, l := range held {
 		if err := l.Err(); err != nil {
