@@ -165,6 +165,7 @@ func TestAServerWithoutTLSIsAnErrorAtOnce(t *testing.T) {
 }
 
 func TestSentinelsThatAreAllDownAreAnErrorAtOnce(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	rdb := redis.NewFailoverClient(&redis.FailoverOptions{
 		MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1", "127.0.0.1:2"}, DisableIdentity: true,
 		MaxRetries: -1, // or go-redis tries each several times before it says so

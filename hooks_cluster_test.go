@@ -43,6 +43,7 @@ func eachKindOnNodes(t *testing.T, f func(t *testing.T, s *redistest.Server, rdb
 }
 
 func TestAHookOfAClustersClientSeesEachCommandOfALock(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	eachKindOnNodes(t, func(t *testing.T, s *redistest.Server, rdb *redis.ClusterClient, kind string) {
 		var seen sightings
 		rdb.AddHook(seen.hook())
@@ -91,6 +92,7 @@ func TestAHookOfAClustersClientSeesEachCommandOfALock(t *testing.T) {
 }
 
 func TestALockUnderAPrefixOfAHookIsRenewedOnACluster(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	eachKindOnNodes(t, func(t *testing.T, s *redistest.Server, rdb *redis.ClusterClient, kind string) {
 		rdb.AddHook(prefix("app:"))
 		c := newTestClient(t, rdb, WithWatchdogTimeout(600*time.Millisecond))
@@ -139,6 +141,7 @@ func sameSlot() []string {
 }
 
 func TestAnErrorOfAHookOfAClustersClientIsNoGrant(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	eachKindOnNodes(t, func(t *testing.T, s *redistest.Server, rdb *redis.ClusterClient, kind string) {
 		var b breaker
 		rdb.AddHook(hook{one: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
@@ -174,6 +177,7 @@ func TestAnErrorOfAHookOfAClustersClientIsNoGrant(t *testing.T) {
 }
 
 func TestAnErrorOfAHookOfAClustersClientIsNoLossAndNoRelease(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	eachKindOnNodes(t, func(t *testing.T, s *redistest.Server, rdb *redis.ClusterClient, kind string) {
 		var b breaker
 		rdb.AddHook(b.hook())

@@ -40,6 +40,7 @@ func TestAutoChannelsAreClassicWhereTheTypeIsAClustersAndTheServersAreNone(t *te
 // Slots that the caller lists, of one plain server: what others hear of a release is
 // classic, and locks work.
 func TestAClusterClientWithSlotsOfItsOwnIsHeardOnClassicChannels(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	s := redistest.Start(t, redistest.WithTCP())
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{
 		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
@@ -87,6 +88,7 @@ func TestAClusterClientWithSlotsOfItsOwnIsHeardOnClassicChannels(t *testing.T) {
 
 // A client that only ever talks to a replica can take nothing. It says so.
 func TestAClientOfAReplicaDoesNotWaitForEver(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	primary := redistest.Start(t, redistest.WithTCP())
 	host, port, _ := strings.Cut(primary.Addr(), ":")
 	replica := redistest.Start(t, redistest.WithTCP(), redistest.WithArgs("--replicaof", host+" "+port))
@@ -110,6 +112,7 @@ func TestAClientOfAReplicaDoesNotWaitForEver(t *testing.T) {
 
 // Sentinel's client of replicas only.
 func TestAFailoverClientOfReplicasOnlyIsRefusedOrSaysWhy(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	rdb := redis.NewFailoverClient(&redis.FailoverOptions{
 		MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}, ReplicaOnly: true, DisableIdentity: true,
 	})

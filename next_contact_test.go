@@ -90,6 +90,7 @@ func TestAHolderIsToldSoonThatTheServerLostItsDataWithTheConnections(t *testing.
 }
 
 func TestAHolderIsToldSoonThatANodeCameBackEmpty(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	s, rdb := startCluster(t)
 	c := newTestClient(t, rdb)
 	leases := holdAll(t, c)

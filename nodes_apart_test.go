@@ -38,6 +38,7 @@ func splitNames(cl *redistest.Cluster, stopped *redistest.Server, n int) (health
 }
 
 func TestAPrimaryThatStandsStillDelaysNoRenewalAtTheOthers(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	const timeout, still = 9 * time.Second, 20 * time.Second
 	cl := withoutFailover(t)
 	c := newTestClient(t, cl.Client(), WithWatchdogTimeout(timeout))
@@ -81,6 +82,7 @@ func TestAPrimaryThatStandsStillDelaysNoRenewalAtTheOthers(t *testing.T) {
 }
 
 func TestAPrimaryThatStandsStillDelaysNoOrphanAtTheOthers(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	cl := withoutFailover(t)
 	stopped := cl.Primaries()[0]
 	healthy, dead := splitNames(cl, stopped, 40)
@@ -126,6 +128,7 @@ func TestAPrimaryThatStandsStillDelaysNoOrphanAtTheOthers(t *testing.T) {
 }
 
 func TestANodeWithoutAnswersHasNothingVerifiedElsewhere(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	const timeout = 30 * time.Second
 	cl := withoutFailover(t)
 	c := newTestClient(t, cl.Client(), WithWatchdogTimeout(timeout))

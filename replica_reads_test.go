@@ -56,6 +56,7 @@ func replicasOf(t *testing.T, cl *redistest.Cluster, primary *redistest.Server) 
 }
 
 func TestNothingAboutALockIsReadFromAReplica(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	cl := clusterWithListedReplicas(t)
 	ctx := context.Background()
 	for name, route := range routings {
@@ -101,6 +102,7 @@ func TestNothingAboutALockIsReadFromAReplica(t *testing.T) {
 }
 
 func TestAReplicaThatLagsEndsNoLease(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	cl := clusterWithListedReplicas(t)
 	for _, n := range cl.Nodes() {
 		mustDo(t, n, "ACL", "SETUSER", "u", "reset", "on", ">p", "~*", "&*", "+@all", "-@scripting")

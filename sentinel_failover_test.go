@@ -204,6 +204,7 @@ func eachFailover(t *testing.T, s *redistest.Sentinel, n int, f func(r *failover
 }
 
 func TestNobodyBelievesTwiceThroughAFailover(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	const short = 9 * time.Second
 	s := redistest.StartSentinel(t)
 	eachFailover(t, s, 10, func(r *failoverRun) {
@@ -301,6 +302,7 @@ func closedTime() <-chan time.Time {
 }
 
 func TestWithAReplicaToWriteToNobodyBelievesTwiceAtAShortLease(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	const short = 3 * time.Second
 	s := redistest.StartSentinel(t, redistest.WithMinReplicas(1))
 	eachFailover(t, s, 10, func(r *failoverRun) {

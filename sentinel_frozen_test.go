@@ -45,7 +45,6 @@ func (s twoSentinels) cut(t *testing.T) {
 }
 
 func TestAFrozenSentinelLeavesLocksAloneWhoseConnectionsStand(t *testing.T) {
-	t.Parallel() // it is time that it takes
 	s := startTwoSentinels(t)
 	const short = 3 * time.Second
 	log, logs := observed()

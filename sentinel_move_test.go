@@ -170,6 +170,7 @@ func mutexOfLease(c *Client, l *Lease) *Mutex {
 }
 
 func TestRenewalsGoToThePrimaryThatIsNamed(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	onMoves(t, func(m *move) {
 		c := m.client(WithWatchdogTimeout(3 * time.Second))
 		leases := lockEachKind(c, m, "renewed")
@@ -198,6 +199,7 @@ func TestRenewalsGoToThePrimaryThatIsNamed(t *testing.T) {
 }
 
 func TestGrantsAndReleasesGoToThePrimaryThatIsNamed(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	onMoves(t, func(m *move) {
 		c := m.client(WithWatchdogTimeout(9 * time.Second))
 		held := lockEachKind(c, m, "held")
@@ -233,6 +235,7 @@ func TestGrantsAndReleasesGoToThePrimaryThatIsNamed(t *testing.T) {
 }
 
 func TestAGrantOfTheNamedPrimaryIsNotAskedForAtTheFormer(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	onMoves(t, func(m *move) {
 		c := m.client(WithWatchdogTimeout(3 * time.Second))
 		before := lockEachKind(c, m, "before") // keeps the connection for renewals where it is
@@ -251,6 +254,7 @@ func TestAGrantOfTheNamedPrimaryIsNotAskedForAtTheFormer(t *testing.T) {
 }
 
 func TestWhatOnlyTheFormerPrimarySaysKeepsNoLease(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	onMoves(t, func(m *move) {
 		c := m.client(WithWatchdogTimeout(9 * time.Second))
 		warm := lockEachKind(c, m, "warm")
@@ -276,6 +280,7 @@ func TestWhatOnlyTheFormerPrimarySaysKeepsNoLease(t *testing.T) {
 }
 
 func TestMessagesAreHeardAtThePrimaryThatIsNamed(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	onMoves(t, func(m *move) {
 		a, b := m.client(WithWatchdogTimeout(9*time.Second)), m.client(WithWatchdogTimeout(9*time.Second))
 		held := lockEachKind(a, m, "waited")
@@ -321,6 +326,7 @@ func TestMessagesAreHeardAtThePrimaryThatIsNamed(t *testing.T) {
 }
 
 func TestALockReleasedAtTheFormerPrimaryIsFreeAtTheNamedOne(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	onMoves(t, func(m *move) {
 		a, b := m.client(WithWatchdogTimeout(9*time.Second)), m.client(WithWatchdogTimeout(9*time.Second))
 		again, idle := lockEachKind(a, m, "again"), lockEachKind(a, m, "idle")

@@ -30,6 +30,7 @@ func halfMove(t *testing.T, cl *redistest.Cluster, slot int, keys []string) {
 }
 
 func TestRenewalsOfAHalfMovedSlotAllSurvive(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	for _, family := range []redistest.Family{redistest.Redis70, redistest.Redis86} {
 		t.Run(string(family), func(t *testing.T) {
 			cl := redistest.StartCluster(t, redistest.On(family))
@@ -70,6 +71,7 @@ func TestRenewalsOfAHalfMovedSlotAllSurvive(t *testing.T) {
 }
 
 func TestOrphansOfAHalfMovedSlotAreAllReleased(t *testing.T) {
+	t.Parallel() // it is time that it takes
 	cl := redistest.StartCluster(t)
 	eachKind(t, func(t *testing.T, kind string) {
 		rdb := cl.Client()
