@@ -22,7 +22,8 @@ type burst struct {
 	owner owner
 	lease time.Duration // that the grant took
 
-	// atomic; rises only, and only by a confirmed renewal, under gate.mu
+	// atomic; changes under gate.mu: rises by a confirmed renewal, and is cut when another
+	// server becomes the primary
 	trusted atomic.Int64
 
 	// guarded by gate.mu
@@ -37,6 +38,7 @@ type burst struct {
 	spare    int16         // of a fenced lock: tokens reserved with the grant and not given out
 	over     bool          // unlocked, lost, or left at Close
 	at       *site         // the server that it is renewed at
+	moved    bool          // another server has become the primary, and has not confirmed it yet
 	alone    bool          // renew in a script of its own: company failed
 	apart    bool          // the same, once: company was told to come later
 	failing  bool          // the newest renewal failed

@@ -61,6 +61,9 @@ func (g *gate) extendHold(ctx context.Context, l *Lease, d time.Duration) error 
 	case verdicts[0] == unseen:
 		return h.wrap("extend", unavailable(errUnseen))
 	}
+	if g.c.runner.voids(&res) {
+		return h.wrap("extend", unavailable(errMoved))
+	}
 	g.judged(b, verdicts[0], res, d)
 	if err := g.check(h); err != nil {
 		return err

@@ -204,6 +204,9 @@ func (g *gate) drive(pause time.Duration) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for again := true; again; {
+		if pause > 0 && g.haunted() {
+			pause = firstRetry
+		}
 		if pause > 0 {
 			g.sleep(timer, pause)
 		}
@@ -220,11 +223,11 @@ func (g *gate) try() (pause time.Duration, again bool) {
 		return 0, false
 	}
 	a.room[0] = a.owned()
-	k, keys, known := a.want.kind, a.want.keys, g.c.rights.of(a.want.kind)
+	known := g.c.rights.of(a.want.kind)
 	a.room[0].first = !known.Load()
 	do := g.c.runner.here(w.ctx)
 	do.whose = g
-	got, res := k.acquire(do, &a.room[0], before)
+	got, res := a.want.kind.acquire(do, &a.room[0], before)
 	if a.room[0].first && got.taken {
 		known.Store(true)
 	}
@@ -232,10 +235,16 @@ func (g *gate) try() (pause time.Duration, again bool) {
 	pause, again = g.settleLocked(w, a, got, res)
 	g.mu.Unlock()
 	g.c.reuseAttempt(a)
-	if again && res.fate == replied && !got.taken && g.c.ghosts.suspects(keys.key) && g.c.ghosts.exorcise(k, keys) {
-		return firstRetry, true
-	}
 	return pause, again
+}
+
+// haunted reports whether the newest attempt was refused for an owner that this client has
+// released, and that another server still has.
+func (g *gate) haunted() bool {
+	g.mu.Lock()
+	refused := g.lastHeld == g.attempts && g.attempts > 0
+	g.mu.Unlock()
+	return refused && g.c.ghosts.suspects(g.keys.key) && g.c.ghosts.exorcise(g.keys.kind, g.keys)
 }
 
 // wanted reports whether anybody still waits for an attempt.

@@ -207,7 +207,9 @@ func TestGateGoroutinesOfHeldLocks(t *testing.T) {
 func TestGateGoroutinesOfWaiters(t *testing.T) {
 	const few, many = 100, 1100
 	s := redistest.Start(t)
-	holder := mustLock(t, newTestClient(t, s.Client()).NewMutex("order:42"))
+	other := newTestClient(t, s.Client())
+	holder := mustLock(t, other.NewMutex("order:42"))
+	eventually(t, 2*time.Second, "the holder's connection that hears of a restart is open", func() bool { return other.runner.one.ear.Load() != nil })
 	c := newTestClient(t, s.Client(func(o *redis.Options) { o.PoolSize = 2 }))
 	m := c.NewMutex("order:42")
 	ctx, cancel := context.WithCancel(context.Background())

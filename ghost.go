@@ -93,7 +93,7 @@ func (s *ghosts) again(pick func(r *released) bool) {
 	}
 	s.mu.Unlock()
 	for _, r := range found {
-		s.c.orphans.add(r.kind, r.owned, true)
+		s.c.orphans.addGhost(r.kind, r.owned)
 	}
 }
 
@@ -113,6 +113,9 @@ func (s *ghosts) suspects(key string) bool {
 	dials, now, found := s.c.runner.dials.Load(), s.c.clock.now(), false
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.n == 0 || s.list[s.head].dials == dials {
+		return false // as are all behind it
+	}
 	for i := range s.n {
 		if r := &s.list[(s.head+i)%len(s.list)]; r.dials != dials && r.until > now && r.owned.keys.key == key {
 			r.dials, found = dials, true

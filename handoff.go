@@ -173,6 +173,7 @@ func (g *gate) relayLocked(b *burst, now time.Duration) *relay {
 func (g *gate) relay(do doer, b *burst, r *relay) (answers, result) {
 	_, own := g.c.subs.hears(g.keys.channel)
 	leaving := b.owned()
+	do.whose = anyway{} // it takes the lock
 	r.a.room[0] = r.a.owned()
 	got := b.kind().(relayer).relay(do, &leaving, &r.a.room[0], own, r.before)
 	if got.res.fate == replied {
@@ -187,7 +188,7 @@ func (g *gate) relay(do doer, b *burst, r *relay) (answers, result) {
 			g.releasing = nil
 		}
 	} else {
-		if got.res.fate.unsure() {
+		if got.res.fate.unsure() || got.res.astray {
 			g.c.orphans.add(r.a.want.kind, r.a.owned(), false)
 		}
 		g.attempt, g.relaying = nil, 0

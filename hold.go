@@ -195,6 +195,8 @@ func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duratio
 				return nil
 			}
 			return ErrLost
+		case unsent:
+			covered = covered || res.astray && res.sentAt < time.Duration(b.trusted.Load())
 		case unknown, dubious:
 			covered = covered || res.sentAt < time.Duration(b.trusted.Load())
 		}
@@ -294,6 +296,7 @@ func (g *gate) judged(b *burst, v verdict, res result, lease time.Duration) {
 	if !b.over && !g.c.runner.voids(&res) {
 		switch v {
 		case kept:
+			b.moved = false
 			b.failing, b.answered = false, max(b.answered, res.sentAt)
 			b.doubted = b.doubted && res.sentAt < b.doubtAt
 			if lease > 0 {

@@ -54,8 +54,14 @@ type lane struct {
 	known    map[*script]bool // that have run since it was
 }
 
-// wanter knows whether anybody still waits for what a call is to do.
+// wanter knows whether anybody still waits for the lock that a call is to take. A call
+// without one takes none.
 type wanter interface{ wanted() bool }
+
+// anyway is the wanter of what is wanted until it is answered.
+type anyway struct{}
+
+func (anyway) wanted() bool { return true }
 
 // ticket is one call on its way.
 type ticket struct {
@@ -69,7 +75,6 @@ type ticket struct {
 	number  int       // of that flight
 	wire    wire
 	res     result
-	left    bool // a hook still works on its commands: it must not be used again
 	self    [1]*ticket
 }
 
@@ -261,10 +266,8 @@ func (l *lane) runHere(ctx context.Context, c call, whose wanter) result {
 		l.fly(batch, n, t)
 	}
 	res := t.res
-	if !t.left {
-		t.forget()
-		l.tickets.Put(t)
-	}
+	t.forget()
+	l.tickets.Put(t)
 	return res
 }
 
@@ -282,7 +285,10 @@ func (l *lane) send(batch []*ticket) (trip time.Duration, answered bool) {
 	ctx, cancel := l.context(batch)
 	defer cancel()
 	l.r.fresh(ctx)
-	term, on := l.r.term(), l.r.link()
+	if batch = l.settled(batch); len(batch) == 0 {
+		return 0, false
+	}
+	term, on := l.r.term(), l.r.link() // in this order: see primary
 	sentAt := l.clock.now()
 	for _, t := range batch {
 		t.wire.fill(ctx, &t.call, on, l.whole(t.call.script))
@@ -301,7 +307,6 @@ func (l *lane) send(batch []*ticket) (trip time.Duration, answered bool) {
 		t.res.sentAt, t.res.took, t.res.term = sentAt, trip, term
 		l.r.unconnected(&t.res)
 		l.r.stale(&t.res)
-		t.left = t.wire.left()
 		answered = answered || t.res.fate != unknown && t.res.fate != unsent
 		l.r.observe(l.r.site(t.call.key()), &t.res, sentAt)
 	}
@@ -323,6 +328,20 @@ func stillWanted(batch []*ticket) []*ticket {
 		return append(left, stillWanted(batch[i+1:])...)
 	}
 	return batch
+}
+
+// settled is what is left of a batch without what takes a lock, when another server has just
+// become the primary.
+func (l *lane) settled(batch []*ticket) []*ticket {
+	if !l.r.settling() {
+		return batch
+	}
+	return slices.DeleteFunc(slices.Clone(batch), func(t *ticket) bool {
+		if t.whose != nil {
+			t.res = result{fate: later, err: unavailable(errSettles), sentAt: l.clock.now(), term: l.r.term()}
+		}
+		return t.whose != nil
+	})
 }
 
 // whole reports whether s is to be sent with its whole source: where the user may not name
@@ -392,15 +411,9 @@ func carry(ctx context.Context, rdb commander, batch []*ticket) {
 		}
 		_, said = pipe.Exec(ctx)
 	}
+	said = explained(said, batch)
 	for _, t := range batch {
-		for _, cmd := range t.wire.cmds {
-			cmd.way().stop()
-		}
-	}
-	if said = explained(said, batch); said != nil {
-		for _, t := range batch {
-			t.wire.said = said
-		}
+		t.wire.arrive(said)
 	}
 }
 

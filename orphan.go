@@ -42,6 +42,7 @@ type orphan struct {
 	kind     kind
 	owned    ownedKey
 	known    bool          // the grant ran, and runs no more
+	ghost    bool          // it was released before, and is remembered already
 	tried    bool          // its release was sent
 	answered time.Duration // when a release of it was first answered; 0 not yet
 	next     time.Duration // when to release it again
@@ -59,9 +60,19 @@ func newOrphanage(c *Client) *orphanage {
 // add releases o in the background, now and until it is certain. known says
 // that the acquire of this owner has certainly run.
 func (s *orphanage) add(k kind, o ownedKey, known bool) {
+	s.admit(&orphan{kind: k, owned: o, known: known})
+}
+
+// addGhost releases once more what was released before.
+func (s *orphanage) addGhost(k kind, o ownedKey) {
+	s.admit(&orphan{kind: k, owned: o, known: true, ghost: true})
+}
+
+func (s *orphanage) admit(o *orphan) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.byKey[o.keys.key] = append(s.byKey[o.keys.key], &orphan{kind: k, owned: o, known: known})
+	key := o.owned.keys.key
+	s.byKey[key] = append(s.byKey[key], o)
 	if !s.running {
 		s.running = s.c.spawn(s.run)
 		return
@@ -252,7 +263,7 @@ func (s *orphanage) release(batch []*orphan, again bool) fate {
 	}
 	_, res := batch[0].kind.release(do, owned)
 	for _, o := range batch {
-		if res.fate == replied && o.known {
+		if res.fate == replied && o.known && !o.ghost {
 			s.c.ghosts.remember(o.kind, &o.owned)
 		}
 	}

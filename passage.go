@@ -1,9 +1,11 @@
 package watchlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -19,8 +21,9 @@ import (
 //
 //  1. What a command was answered is noted when our connection has the reply, and only
 //     that grants, keeps or releases anything. What a hook says instead is a failed attempt.
-//  2. A command that did not come as far as our hook when the call returned was not sent.
-//     Nor will it be: it is shut then, and a hook that passes it on later is refused.
+//  2. A command that did not come as far as our hook when the call returned was not sent by
+//     us. Nor will it be: it is stopped then, and a hook that passes it on later is refused.
+//     A hook may have sent what it made of it, so an owner that it names is released.
 //  3. A hook that gives up while the command is on its way leaves the outcome unknown, and
 //     the command to whoever still works on it.
 
@@ -34,66 +37,86 @@ var (
 // client. It stays there when the client is closed, and passes on what is not its own.
 type innermost struct {
 	// atomic
-	alone atomic.Bool // no other hook was there when the first command came
-	asked atomic.Bool // alone is known
+	others   atomic.Bool // there are other hooks
+	asked    atomic.Bool // whether there are, for lone commands
+	askedAll atomic.Bool // and for pipelines
 }
 
 func (*innermost) DialHook(next redis.DialHook) redis.DialHook { return next }
 
+// ProcessHook sends a lone command of ours.
 func (h *innermost) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if o, ours := cmd.(outgoing); ours && o.way().link.via == h {
-			return pass(ctx, o)
+		if h.owns(cmd) {
+			return pass(ctx, cmd.(outgoing))
 		}
 		return next(ctx, cmd)
 	}
 }
 
+// ProcessPipelineHook sends a pipeline of ours. A hook may have put commands of its own into it.
 func (h *innermost) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if o, ours := cmds[0].(outgoing); ours && o.way().link.via == h {
-			return passAll(ctx, cmds)
+		if !slices.ContainsFunc(cmds, h.owns) {
+			return next(ctx, cmds)
 		}
-		return next(ctx, cmds)
+		err := passAll(ctx, cmds)
+		if others := slices.DeleteFunc(slices.Clone(cmds), h.owns); len(others) > 0 {
+			return cmp.Or(next(ctx, others), err)
+		}
+		return err
 	}
+}
+
+// owns reports whether cmd is one of the client's own.
+func (h *innermost) owns(cmd redis.Cmder) bool {
+	o, is := cmd.(outgoing)
+	return is && o.way().link.via == h
 }
 
 // strict reports whether a command may take any time to come here, since hooks of the caller's
 // run before it: then nobody who has a deadline must send one on a goroutine of its own.
-func (h *innermost) strict() bool { return !h.alone.Load() }
+func (h *innermost) strict() bool { return !h.asked.Load() || h.others.Load() }
 
-// look finds out, with the first command, whether other hooks are there: then one of them
-// is between carry and here. Those that are added later are never run for our commands.
-func (h *innermost) look() {
-	if h.asked.Load() {
+// look finds out, with the first command of a sort, whether other hooks are there: then one of
+// them is between carry and here. Those that are added later are never run for our commands.
+func (h *innermost) look(asked *atomic.Bool) {
+	if asked.Load() {
 		return
 	}
 	var pcs [64]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	alone := false
 	for f, more := frames.Next(); more; f, more = frames.Next() {
 		switch {
 		case strings.HasSuffix(f.Function, "watchlock.carry"):
-			h.alone.Store(true)
+			alone = true
 		case strings.Contains(f.Function, "watchlock.(*innermost)"), strings.Contains(f.Function, "/go-redis/v9."),
 			strings.Contains(f.Function, "watchlock.pass"):
 			continue
 		}
 		break
 	}
-	h.asked.Store(true)
+	if !alone {
+		h.others.Store(true)
+	}
+	asked.Store(true)
 }
 
 // outgoing is a command of ours on its way.
 type outgoing interface {
 	redis.Cmder
 	way() *passage
+	land() // notes what came back
 }
 
 // passage is how far one command has come.
 type passage struct {
 	link  *link        // to send it on
 	state atomic.Int32 // one of those below
-	err   error        // its error as the connection left it; once the state is landed
+	err   error        // its error as the connection left it; once the state is landed, as the next two
+	ints  []int64      // its reply, when it is integers
+	value any          // else
 	lone  bool         // it was sent alone
 }
 
@@ -108,20 +131,24 @@ func (p *passage) way() *passage { return p }
 
 // begin makes the passage that of a new command.
 func (p *passage) begin(l *link) {
-	p.link, p.err, p.lone = l, nil, false
+	p.link, p.err, p.ints, p.value, p.lone = l, nil, nil, nil, false
 	p.state.Store(passing)
 }
 
 // take reports whether the command may be sent now.
 func (p *passage) take() bool { return p.state.CompareAndSwap(passing, sending) }
 
-func (p *passage) back(err error) {
-	p.err = err
+func (p *passage) back(ints []int64, value any, err error) {
+	p.ints, p.value, p.err = ints, value, err
 	p.state.Store(landed)
 }
 
-// stop ends the passage when the call has returned.
-func (p *passage) stop() { p.state.CompareAndSwap(passing, stopped) }
+// stop ends the passage when the call has returned. It reports whether the command had come
+// back.
+func (p *passage) stop() bool {
+	p.state.CompareAndSwap(passing, stopped)
+	return p.state.Load() == landed
+}
 
 // pass sends one command on its own connections.
 func pass(ctx context.Context, o outgoing) error {
@@ -129,11 +156,11 @@ func pass(ctx context.Context, o outgoing) error {
 	if !p.take() {
 		return errGone
 	}
-	p.link.via.look()
+	p.link.via.look(&p.link.via.asked)
 	p.lone = true
-	_ = p.link.Process(ctx, o) // it keeps its error
-	p.back(o.Err())
-	return o.Err()
+	err := p.link.Process(ctx, o)
+	o.land()
+	return err
 }
 
 // passAll sends the commands of a pipeline. A hook may have split it.
@@ -154,10 +181,10 @@ func passAll(ctx context.Context, cmds []redis.Cmder) error {
 	if len(taken) == 0 {
 		return errGone
 	}
-	taken[0].way().link.via.look()
+	taken[0].way().link.via.look(&taken[0].way().link.via.askedAll)
 	_, err := pipe.Exec(ctx) // each command keeps its own
 	for _, o := range taken {
-		o.way().back(o.Err())
+		o.land()
 	}
 	return err
 }
@@ -170,7 +197,7 @@ func outcome(ctx context.Context, o outgoing, said error) (res result) {
 		if said == nil {
 			said = errNoReply
 		}
-		return result{fate: unsent, err: unavailable(said)}
+		return result{fate: unsent, err: unavailable(said), astray: true}
 	case landed:
 		if said != nil && (p.err == nil || isReply(p.err)) {
 			return result{fate: unknown, err: unavailable(said)} // Redis answered, and a hook failed after that

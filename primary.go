@@ -25,7 +25,8 @@ import (
 //     that belongs to it counts as none. All that is held is verified, all that listens does
 //     so anew, and what was released lately is released again.
 //  3. Others learn of the change up to askPace later than we do, and may have been granted a
-//     lock by the old primary since. So for settleTime nothing is taken at the new one.
+//     lock by the old primary since. So for settleTime nothing is taken at the new one. A
+//     process that starts just then cannot know that it should wait.
 //
 // Between the change and its being named nobody can know. A renewal that went to the old
 // primary then has not moved the TTL at the new one, which ends at the earliest two thirds of the
@@ -45,6 +46,7 @@ const (
 
 var (
 	errMoved   = errors.New("another server has become the primary meanwhile")
+	errSettles = errors.New("another server has just become the primary: others may not have heard")
 	errReplica = errors.New("the sentinels' client leads to a replica, which keeps no locks (ReplicaOnly?)")
 )
 
@@ -166,12 +168,13 @@ func (p *primary) leads(l *link, addr string) bool {
 		return false // a sentinel that lags behind
 	}
 	p.left, p.leftAt, p.addr = p.addr, now, addr
+	// Who reads them takes the term first: so no answer of the old one counts in the new term.
 	p.settle.Store(int64(now + settleTime))
-	p.term.Add(1)
 	if p.replace != nil {
 		p.r.current.Store(p.replace(addr))
 		p.r.spawn(func() { _ = current.close() })
 	}
+	p.term.Add(1)
 	p.mu.Unlock()
 	p.onMove()
 	return false

@@ -123,15 +123,15 @@ func (r *runner) ofServer(opts redis.Options) {
 		r.current.Store(&link{c, r.via, c, c.Close})
 	}
 	r.listen = func(ctx context.Context, at node) *messages {
-		l := r.link()
-		return &messages{PubSub: l.client.Subscribe(ctx), at: at, term: r.term()}
+		term := r.term() // before the link
+		return &messages{PubSub: r.link().client.Subscribe(ctx), at: at, term: term}
 	}
 }
 
 // ofCluster makes connections to the nodes of a cluster, or to those that the caller names for
 // the slots.
 func (r *runner) ofCluster(opts redis.ClusterOptions) {
-	given := opts.ClusterSlots != nil
+	given := opts.ClusterSlots
 	c := redis.NewClusterClient(ownCluster(&opts, &r.dials))
 	r.current.Store(&link{c, r.via, nil, c.Close})
 	r.cluster = c
@@ -145,9 +145,14 @@ func (r *runner) ofCluster(opts redis.ClusterOptions) {
 		master, err := c.MasterForKey(ctx, key)
 		return node{master}, err
 	}
-	if given {
+	if given != nil {
 		r.named = true
-		r.primary = &primary{r: r, who: r.masters}
+		r.primary = &primary{r: r, who: func(ctx context.Context) (string, error) {
+			if _, err := given(ctx); err != nil {
+				return "", err // go-redis would go on with what it knew
+			}
+			return r.masters(ctx)
+		}}
 	}
 }
 
@@ -226,6 +231,7 @@ type result struct {
 	err    error         // nil when fate is replied
 	sentAt time.Duration // trust clock, read before the call was handed over
 	term   int64         // of the primary that was known then
+	astray bool          // unsent, as far as our own hook knows: another may have sent it on its own
 	took   time.Duration
 }
 
@@ -395,6 +401,10 @@ func (r *runner) close() { _ = r.link().close() }
 // then it is worth another try. Where the sentinels cannot be asked, why is the answer.
 func (r *runner) unconnected(res *result) {
 	if res.fate != unsent {
+		return
+	}
+	if errors.Is(res.err, errMoved) {
+		res.fate = later
 		return
 	}
 	var none *noConnectionError

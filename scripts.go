@@ -136,12 +136,15 @@ func (*mixedCommand) NoRetry() bool { return true }
 // NoRetry tells go-redis not to send the command again.
 func (*intsCommand) NoRetry() bool { return true }
 
+func (c *mixedCommand) land() { c.back(nil, c.Val(), c.Err()) }
+func (c *intsCommand) land()  { c.back(c.Val(), nil, c.Err()) }
+
 // wire is the commands of one call, reused from call to call.
 type wire struct {
 	cmds []outgoing
-	args []any       // of ints
-	ints intsCommand // a script's; its arguments are args
-	said error       // what the call that carried them returned, if it is not theirs
+	args []any        // of ints
+	ints *intsCommand // a script's; its arguments are args
+	said error        // what the call that carried them returned, if it is not theirs
 }
 
 // fill makes w the commands of c, to be sent on l: scripts by name, or with their whole
@@ -160,8 +163,9 @@ func (w *wire) fill(ctx context.Context, c *call, l *link, whole bool) {
 		return
 	}
 	params := c.params()
-	if len(w.args) != 3+len(params) || c.script.mixed {
+	if len(w.args) != 3+len(params) || c.script.mixed || w.ints == nil {
 		w.args = make([]any, 3+len(params))
+		w.ints = &intsCommand{}
 		w.ints.IntSliceCmd = redis.NewIntSliceCmd(ctx, w.args...) // keeps the slice
 		w.ints.SetFirstKeyPos(3)
 	}
@@ -180,7 +184,7 @@ func (w *wire) fill(ctx context.Context, c *call, l *link, whole bool) {
 	w.ints.SetErr(nil)
 	w.ints.SetVal(nil)
 	w.ints.begin(l)
-	w.cmds = append(w.cmds, &w.ints)
+	w.cmds = append(w.cmds, w.ints)
 }
 
 // asked is whether the script came to the connection and was asked for by its name there,
@@ -193,10 +197,18 @@ func (w *wire) asked() (came, named bool, err error) {
 	return true, w.cmds[0].Name() == "evalsha", p.err
 }
 
-// left reports whether somebody still works on one of the commands: then w must not be
-// used again.
-func (w *wire) left() bool {
-	return slices.ContainsFunc(w.cmds, func(o outgoing) bool { return o.way().state.Load() == sending })
+// arrive follows the return of the call that carried the commands, which said what none of
+// them explains. A hook may still have them when it returned before they did: then they are
+// its own from now on.
+func (w *wire) arrive(said error) {
+	w.said = said
+	kept := said != nil
+	for _, cmd := range w.cmds {
+		kept = !cmd.way().stop() || kept
+	}
+	if kept {
+		w.cmds, w.args, w.ints = slices.Clone(w.cmds), nil, nil
+	}
 }
 
 // result is what came of c's commands. The reply of plain ones is a list, in
@@ -208,11 +220,7 @@ func (w *wire) result(ctx context.Context, c *call) (res result) {
 		if res.fate != replied {
 			return res
 		}
-		if cmd, mixed := w.cmds[0].(*mixedCommand); mixed {
-			res.reply = cmd.Val()
-		} else {
-			res.ints = w.ints.Val()
-		}
+		res.ints, res.reply = w.cmds[0].way().ints, w.cmds[0].way().value
 		if res.reply == nil && res.ints == nil {
 			return result{fate: unknown, err: unavailable(errNoReply)}
 		}
@@ -224,9 +232,12 @@ func (w *wire) result(ctx context.Context, c *call) (res result) {
 		err := cmd.way().err
 		switch res = outcome(ctx, cmd, w.said); {
 		case res.fate == replied:
-			if replies[i] = cmd.(*mixedCommand).Val(); replies[i] == nil {
+			if replies[i] = cmd.way().value; replies[i] == nil {
 				return result{fate: unknown, err: unavailable(errNoReply)}
 			}
+		case res.fate == unsent && i > 0:
+			res.fate = unknown // what is before it was sent
+			return res
 		case res.fate == unknown, res.fate == unsent:
 			return res
 		case errors.Is(err, redis.Nil):

@@ -56,6 +56,9 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res result) (pause
 		g.c.orphans.add(a.want.kind, a.owned(), false)
 		g.failLocked(w, a, res.err)
 	case unsent:
+		if res.astray {
+			g.c.orphans.add(a.want.kind, a.owned(), false)
+		}
 		if !w.met && g.lastHeld < w.from {
 			g.failLocked(w, a, res.err) // its first answer is that there is no connection
 		}

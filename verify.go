@@ -99,7 +99,7 @@ func (d *watchdog) moved() {
 		g.mu.Lock()
 		b, next := g.held, never
 		if b != nil {
-			if b.due != never {
+			if b.moved = true; b.due != never {
 				b.trusted.Store(min(b.trusted.Load(), int64(now+sure)))
 			}
 			next = b.verifyLocked(now)

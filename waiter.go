@@ -67,7 +67,7 @@ func (g *gate) join(w *waiter, now time.Duration, ends bool) (d delivery, answer
 		g.subscribeLocked()
 		return delivery{}, false, false
 	}
-	if w.here && !g.driving && g.releasing == nil && g.yielding.until() <= now {
+	if w.here && !g.c.runner.settling() && !g.driving && g.releasing == nil && g.yielding.until() <= now {
 		g.startLocked()
 		return delivery{}, false, true
 	}

@@ -59,7 +59,8 @@ func (d *watchdog) add(b *burst, at time.Duration) {
 	defer d.mu.Unlock()
 	b.entry = entry{at: at, known: true}
 	heap.Push(&d.heap, b)
-	if soon := b.first.since + keepAfter; !d.eared && soon < d.tickAt {
+	now := d.c.clock.now()
+	if soon := b.first.since + keepAfter; !d.eared && (soon < d.tickAt || d.tickAt <= now) {
 		d.tickAt = soon
 		d.wakeLocked(soon)
 	}
@@ -249,6 +250,10 @@ func (d *watchdog) look(b *burst, now time.Duration) (s sight) {
 	owned.lease = b.watchTTLLocked(now, d.c.cfg.watchdogTimeout)
 	if owned.lease == 0 {
 		b.due = never
+		if left := time.Duration(b.trusted.Load()) - now; b.moved {
+			// What was extended at another server counts at this one only from now on.
+			owned.lease = (left + margin(left)).Truncate(time.Millisecond) + time.Millisecond
+		}
 	} else {
 		// Not below what a longer lease on the same owner has taken.
 		left := time.Duration(b.trusted.Load()) - now
@@ -353,7 +358,7 @@ func (d *watchdog) settle(r renewal, v verdict, res result, company bool) {
 		if b.apart {
 			again = d.c.clock.now()
 		}
-		if r.owned.lease > 0 {
+		if r.owned.lease > 0 && !b.moved {
 			b.due = min(b.due, again)
 		} else {
 			b.verifyAt = min(b.verifyAt, again)
