@@ -254,6 +254,7 @@ func (s *orphanage) release(batch []*orphan, again bool) fate {
 	owned := make([]ownedKey, len(batch))
 	for i, o := range batch {
 		owned[i] = o.owned
+		owned[i].unsure = !o.known
 	}
 	do := s.c.runner.on(s.c.root, attemptTimeout, nil)
 	if !again && batch[0].known {
@@ -269,18 +270,17 @@ func (s *orphanage) release(batch []*orphan, again bool) fate {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	failed := len(batch) > 1 && (res.fate.final() || res.fate == later)
 	for _, o := range batch {
 		switch {
 		case res.fate == replied && o.known:
 			o.done = true
-		case len(batch) > 1 && (res.fate.final() || res.fate == later):
+		case failed && !o.alone: // once: those of one key stay together
 			o.alone, o.next = true, 0
+			s.wakeLocked()
 		case (res.fate == replied || res.fate == refused || res.fate == dubious) && o.answered == 0:
 			o.answered = s.c.clock.now()
 		}
-	}
-	if len(batch) > 1 && (res.fate.final() || res.fate == later) {
-		s.wakeLocked()
 	}
 	return res.fate
 }

@@ -271,6 +271,7 @@ type ownedKey struct {
 	tokenTTL time.Duration // acquire: of the fencing counter; 0 has none
 	reserve  int           // acquire: how many tokens to take beyond the first
 	first    bool          // acquire: the client does not know yet whether its user has the rights
+	unsure   bool          // release: it may never have held, so only a release that frees is told
 	longer   bool          // renew: this is an extension, not the watchdog's own renewal
 }
 

@@ -176,7 +176,7 @@ func (s *stringKind) release(do doer, ks []ownedKey) (answers, result) {
 		return s.releaseScript(do, ks)
 	}
 	c := releasePlain(ks)
-	together := mode == modePlain && len(ks) == 1
+	together := mode == modePlain && len(ks) == 1 && !ks[0].unsure
 	if together {
 		c = c.then(tellPlain(ks)) // a message too many costs less than a round trip
 	}
