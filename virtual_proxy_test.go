@@ -157,7 +157,7 @@ func TestARelayThatAProxyAnsweredLeavesOneHolderAndNoDoubt(t *testing.T) {
 	for _, text := range proxyErrors {
 		for _, fails := range []redistest.Action{redistest.Answer(text), redistest.Refuse(text)} {
 			relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) {
-				c, w := relayClient(t, v)
+				c, w := relayClient(t, v, WithLocalHandoff(defaultLocalHandoff))
 				first, second := goLockNamed(c, kind), goLockNamed(c, kind)
 				time.Sleep(5 * time.Millisecond) // longer than the window, so that it relays
 				rule := w.On(relayRuns, fails)
