@@ -257,8 +257,9 @@ func (c *Client) moved() {
 	c.subs.relocate()
 }
 
-// await waits for the client's goroutines. They end by themselves, within an attempt's
-// timeout, but for one that stands in a hook of the caller's: that ends when the hook does.
+// await waits for the client's goroutines, but not for long. They end by themselves, within an
+// attempt's timeout, but for one that stands in a hook of the caller's, and one that asks a
+// sentinel that stands still: those end when the hook does, or go-redis gives up.
 func (c *Client) await(most time.Duration) {
 	ended := make(chan struct{})
 	go func() {
