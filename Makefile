@@ -7,7 +7,7 @@ help: ## this list
 test: ## install what the tests need, run everything
 	ci/test.sh
 
-full: ## the same with full counts: hours
+full: ## the same on all servers and versions of Redisson, with full counts: hours
 	WATCHLOCK_FULL=1 ci/test.sh
 
 lint: ## go vet, golangci-lint, gofumpt, shellcheck
@@ -19,7 +19,7 @@ interop: ## locks shared with Redisson on the JVM, NestJS and others, which it i
 cover: ## all tests under the race detector, then coverage
 	ci/test.sh prepare unit cover
 
-virtual: ## the tests in virtual time, 20 times
+virtual: ## the tests in virtual time, 5 times
 	ci/virtual.sh
 
 ids: ## docs/proofs.md names a test for each id

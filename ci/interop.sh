@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests locks that are shared with other programs: Redisson on the JVM in two versions, a NestJS service on ioredis, other
+# Tests locks that are shared with other programs: Redisson on the JVM in up to two versions (ci/lib.sh), a NestJS service on ioredis, other
 # Go libraries. Builds those programs first (ci/peers.sh), and prints a table of all conversations at the end.
 # Usage: ci/interop.sh [FLAG...]   flags go to go test, say -run TestName.
 set -euo pipefail

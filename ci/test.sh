@@ -8,10 +8,11 @@
 #   interop   locks shared with Redisson on the JVM, NestJS and other programs
 #   gates     allocations, commands and goroutines by number, and each benchmark for a moment
 #   cover     coverage of the root package, measured by unit
-#   virtual   the tests in virtual time, 20 times
+#   virtual   the tests in virtual time, 5 times
 #   ids       the table of proofs names a test for each id
 # Without a STEP: all of them, in this order. Each is a script of its own, ci/STEP.sh.
-# WATCHLOCK_FULL=1 runs the tests with their full counts (hours); they read it themselves.
+# On Redis 7.0 with Redisson 4.1.0, and one more of Redis 8.6, Valkey and Redisson 3.52.0 in turn (ci/lib.sh).
+# WATCHLOCK_FULL=1 runs all of it on all of them, in full counts, which the tests read themselves: hours.
 # WATCHLOCK_SERVERS=DIR names the folder of the servers.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test of every module once, under the race detector, but those of ci/interop.sh. Leaves cover.out for
-# ci/cover.sh. Then runs again what has to hold for the other lock kinds, fenced and string, and without passing a lock on in memory.
+# ci/cover.sh. Then runs again, on Redis 7.0, what has to hold for the other lock kinds, fenced and string, and without
+# passing a lock on in memory.
 # Usage: ci/unit.sh [FLAG...]   flags go to go test, say -run TestName.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -18,9 +19,11 @@ done
 mapfile -t files < <(grep -l 'newTestMutex(' ./*_test.go | grep -v /client_test.go)
 names=$(sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' "${files[@]}" | paste -sd '|')
 [[ $names == Test* ]] || die "no test for all kinds is found"
+kinds_on=redis70
+[ "${WATCHLOCK_FULL:-}" != 1 ] || kinds_on=
 again() { # variable=value: the same tests, otherwise
   echo "again with $1"
-  env "$1" go test -race -count=1 -timeout "$timeout" -run "^($names)\$" "${@:2}" .
+  env "$1" WATCHLOCK_FAMILIES="$kinds_on" go test -race -count=1 -timeout "$timeout" -run "^($names)\$" "${@:2}" .
 }
 again WATCHLOCK_KIND=fenced "$@"
 again WATCHLOCK_KIND=setnx "$@"

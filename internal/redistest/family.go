@@ -1,9 +1,12 @@
 package redistest
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -25,8 +28,27 @@ const sentinelFamily Family = "redis-sentinel"
 // program for each family.
 const serversDir = "WATCHLOCK_SERVERS"
 
-// Families returns all families.
-func Families() []Family { return []Family{Redis70, Redis86, Valkey9} }
+// familiesVariable is the environment variable that names the families to test with,
+// with commas between; without it, all.
+const familiesVariable = "WATCHLOCK_FAMILIES"
+
+// Families returns the families to test with. It panics when the environment names
+// one that there is not: less would be tested than somebody believes.
+func Families() []Family {
+	all := []Family{Redis70, Redis86, Valkey9}
+	names := os.Getenv(familiesVariable)
+	if names == "" {
+		return all
+	}
+	var some []Family
+	for name := range strings.SplitSeq(names, ",") {
+		if !slices.Contains(all, Family(name)) {
+			panic(fmt.Sprintf("redistest: %s names %q: want some of %v", familiesVariable, name, all))
+		}
+		some = append(some, Family(name))
+	}
+	return some
+}
 
 // OnEachFamily runs f as one subtest for each family, named after it, with a
 // server of its own. A family that is absent is skipped, in CI a failure.

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -209,6 +210,24 @@ func TestAbsentFamilyIsSkippedButFailsInCI(t *testing.T) {
 			t.Errorf("%s in CI: failed %q, skipped %q", family, ci.failed, ci.skipped)
 		}
 	}
+}
+
+func TestFamiliesAreThoseThatTheEnvironmentNames(t *testing.T) {
+	t.Setenv(familiesVariable, "")
+	if got := Families(); len(got) != 3 {
+		t.Errorf("without it: %v", got)
+	}
+	t.Setenv(familiesVariable, "redis70,valkey9")
+	if got := Families(); !slices.Equal(got, []Family{Redis70, Valkey9}) {
+		t.Errorf("two named: %v", got)
+	}
+	t.Setenv(familiesVariable, "redis70, valkey9")
+	defer func() {
+		if said := fmt.Sprint(recover()); !strings.Contains(said, `" valkey9"`) {
+			t.Errorf("one that there is not: %s", said)
+		}
+	}()
+	Families()
 }
 
 func TestProgramComesFromTheServersDirectoryFirst(t *testing.T) {
