@@ -77,11 +77,9 @@ func (b *beliefs) firstAfter(name string, after time.Time) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// check fails for two beliefs at once, of which the first began before the former
-// primary was struck. One that began later, at a primary that was no longer to be
-// one, can be known to nobody else, and to its holder only when it asks: it may last
-// beside another for within.
-func (b *beliefs) check(t testing.TB, struck time.Time, within time.Duration) {
+// check fails for two beliefs at once. It tells the times by when the former primary was
+// struck.
+func (b *beliefs) check(t testing.TB, struck time.Time) {
 	t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -95,7 +93,7 @@ func (b *beliefs) check(t testing.TB, struck time.Time, within time.Duration) {
 		}
 		lasted := end.Sub(x.from)
 		longest = max(longest, lasted)
-		if (x.beside.from.Before(struck) || lasted > within) && !said[x.lease.Name()] {
+		if !said[x.lease.Name()] {
 			said[x.lease.Name()] = true
 			t.Errorf("%s: %s believed it from %v to %v, and %s from %v: both for %v",
 				x.lease.Name(), x.beside.who, x.beside.from.Sub(struck), since(x.beside.until, struck),
