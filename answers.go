@@ -31,6 +31,9 @@ func readAcquire(r []int64) (grant, error) {
 	return grant{}, badReply(r)
 }
 
+// maxDuration is the longest lease.
+const maxDuration = 100 * 365 * 24 * time.Hour
+
 // pttl is a PTTL as a duration: negative without an end, and no more than the
 // longest lease, since others may have set one that no duration can hold.
 func pttl(ms int64) time.Duration {
@@ -107,11 +110,20 @@ func readRelease(r []int64, n int) (answers, error) {
 	return r, nil
 }
 
+// holder is who holds a lock, as Redis says.
+type holder struct {
+	Held  bool
+	Owner string
+	Holds int
+	TTL   time.Duration // negative when the key has no end
+	Token int64         // the counter of a fenced lock
+}
+
 // readInfo reads the answer of info.lua.
-func readInfo(reply any) (LockInfo, error) {
+func readInfo(reply any) (holder, error) {
 	r, ok := reply.([]any)
 	if !ok || len(r) != 5 {
-		return LockInfo{}, badReply(reply)
+		return holder{}, badReply(reply)
 	}
 	fields, ok1 := r[0].(int64)
 	ttl, ok2 := r[1].(int64)
@@ -119,9 +131,9 @@ func readInfo(reply any) (LockInfo, error) {
 	holds, ok4 := r[3].(string)
 	token, ok5 := r[4].(string)
 	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 {
-		return LockInfo{}, badReply(reply)
+		return holder{}, badReply(reply)
 	}
-	var info LockInfo
+	var info holder
 	_, _ = fmt.Sscanf(token, "%d", &info.Token)
 	if fields == 0 {
 		return info, nil

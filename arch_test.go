@@ -40,7 +40,7 @@ type roomRule struct {
 var roomRules = []roomRule{
 	{
 		name:  "go-redis is imported where commands leave and replies come in",
-		only:  []string{"client.go", "runner.go", "link.go", "passage.go", "primary.go", "scripts.go", "judge.go", "plain.go", "pubsub_wait.go"},
+		only:  []string{"client.go", "runner.go", "link.go", "passage.go", "primary.go", "commands.go", "judge.go", "plain.go", "pubsub_wait.go"},
 		finds: importsOfRedis,
 		bad: `package p
 import "github.com/redis/go-redis/v9/push" // here

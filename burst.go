@@ -2,15 +2,11 @@ package watchlock
 
 import (
 	"fmt"
-	"math"
 	"runtime"
 	"sync/atomic"
 	"time"
 	"weak"
 )
-
-// never is the end of what ends only by somebody's act.
-const never = time.Duration(math.MaxInt64)
 
 // burst is what a process has of one owner that Redis granted: one trust, one
 // renewal, and the leases that stand on it. An owner is in flight until a burst

@@ -116,9 +116,9 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 	c.teller = newTeller(cfg.log, c.spawnTeller)
 	c.dog = newWatchdog(c)
 	c.channels = cfg.channels.on(run.bySlot() && !run.named)
-	c.subs = newSubscriber(c, c.channels)
-	c.orphans = newOrphanage(c)
-	c.ghosts = &ghosts{c: c}
+	c.subs = newSubscriber(run, c.channels.String(), c.tell, c.dog.verify)
+	c.orphans = newOrphanage(run, cfg.watchdogTimeout)
+	c.ghosts = c.orphans.ghosts
 	c.strings = newStringKind(run.bySlot())
 	run.clock, run.spawn, run.onBack, run.root = c.clock, c.spawn, c.back, c.root
 	ended, end := context.WithCancel(c.root)
@@ -361,6 +361,11 @@ func (c *Client) newOwner() owner {
 	text := make([]byte, 0, 64)
 	text = append(append(text, c.id...), ':')
 	return string(strconv.AppendUint(text, binary.BigEndian.Uint64(b[:])>>1, 10))
+}
+
+// tell logs what concerns connections.
+func (c *Client) tell(info bool, text string, err error) {
+	c.teller.say(line{info: info, text: text, err: err})
 }
 
 // warnOnce logs what concerns the use of the client, the first time.

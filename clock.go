@@ -1,6 +1,7 @@
 package watchlock
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 )
@@ -10,6 +11,9 @@ const (
 	bootNoise = time.Millisecond     // growth below this is not a suspend
 	bootPace  = time.Second          // between two looks while something is held
 )
+
+// never is the end of what ends only by somebody's act.
+const never = time.Duration(math.MaxInt64)
 
 // clock measures trust. Go's monotonic clock stands still while the machine is
 // suspended (golang/go#24595); Redis's does not. So an instant here is the time

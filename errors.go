@@ -3,7 +3,6 @@ package watchlock
 import (
 	"errors"
 	"fmt"
-	"os"
 	"time"
 )
 
@@ -24,17 +23,17 @@ var (
 	ErrNotHeld = errors.New("not held")
 
 	// ErrClosed says that the client was closed.
-	ErrClosed = errors.New("client closed")
+	ErrClosed = errClosed
 
 	// ErrWrongType says that the lock's key is not of Redis's type for this lock, a
 	// hash, or a string for NewSetNXMutex, or, for ForceUnlock, has more than one
 	// owner. Nothing was changed. Locks of several kinds that are all hashes, plain,
 	// fenced, or Redisson's fair and read-write locks, are not told apart.
-	ErrWrongType = errors.New("key holds another type")
+	ErrWrongType = errWrongType
 
 	// ErrTokenRange says that the counter of a fenced lock is not an integer
 	// below 2^53 - 1, so that no exact token can follow. Nothing was taken.
-	ErrTokenRange = errors.New("token counter out of range")
+	ErrTokenRange = errTokenRange
 )
 
 // LockError is around every error of this package that concerns one lock.
@@ -70,41 +69,7 @@ func (e *LockError) Unwrap() error { return e.Err }
 // true of a reply that no Redis is known to send, such as a proxy's own error:
 // nobody knows then what became of the command, and what it took is given back.
 // Nor of a TLS certificate that one side does not accept.
-func IsUnavailable(err error) bool {
-	var u *unavailableError
-	return errors.As(err, &u)
-}
-
-// unavailableError marks an error for IsUnavailable.
-type unavailableError struct{ err error }
-
-func (e *unavailableError) Error() string { return e.err.Error() }
-func (e *unavailableError) Unwrap() error { return e.err }
-
-func unavailable(err error) error {
-	if err == nil || IsUnavailable(err) {
-		return err
-	}
-	return &unavailableError{err}
-}
-
-// noAnswerError says that Redis did not answer in time.
-type noAnswerError struct{ within time.Duration }
-
-func (e *noAnswerError) Error() string {
-	return fmt.Sprintf("no answer from Redis within %v", e.within)
-}
-func (e *noAnswerError) Timeout() bool        { return true }
-func (e *noAnswerError) Is(target error) bool { return target == os.ErrDeadlineExceeded }
-
-// noConnectionError says that there was no connection in time to send on.
-type noConnectionError struct{ within time.Duration }
-
-func (e *noConnectionError) Error() string {
-	return fmt.Sprintf("no connection to Redis within %v", e.within)
-}
-func (e *noConnectionError) Timeout() bool        { return true }
-func (e *noConnectionError) Is(target error) bool { return target == os.ErrDeadlineExceeded }
+func IsUnavailable(err error) bool { return isUnavailable(err) }
 
 // errUnseen says that a renewal script could not look at the key.
 var errUnseen = errors.New("the server could not look at the lock")

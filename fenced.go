@@ -6,19 +6,6 @@ import (
 	"time"
 )
 
-// fencedKind is Redisson's RFencedLock on the wire: a hashKind with a counter.
-type fencedKind struct{ hashKind }
-
-func (fencedKind) String() string { return "fenced mutex" }
-
-func (fencedKind) acquire(do doer, k *ownedKey, before []owner) (grant, result) {
-	return acquireBy(do, acquireFenced(k, before))
-}
-
-func (fencedKind) relay(do doer, from, to *ownedKey, own int, before []owner) relayed {
-	return relayBy(do, relayHash(relayFencedScript, from, own, acquireFenced(to, before)))
-}
-
 // FencedMutex is a Mutex whose leases carry a fencing token: a number that is
 // larger for each new hold, to be checked by the storage that the lock protects
 // (Kleppmann, "How to do distributed locking"). On the wire it is Redisson's

@@ -243,7 +243,7 @@ func checkReply(t *testing.T, reply any, n int) {
 		}
 	}
 	info, err4 := readInfo(reply)
-	if err4 != nil && !reflect.DeepEqual(info, LockInfo{}) || err4 == nil && !info.Held && info != (LockInfo{Token: info.Token}) {
+	if err4 != nil && !reflect.DeepEqual(info, holder{}) || err4 == nil && !info.Held && info != (holder{Token: info.Token}) {
 		t.Errorf("info %v: %+v, %v", reply, info, err4)
 	}
 	if err4 == nil && info.Held && (reply.([]any)[1].(int64) < 0) != (info.TTL < 0) {
@@ -278,13 +278,13 @@ func TestRepliesOfTheScriptsAreRead(t *testing.T) {
 	}
 	for _, c := range []struct {
 		reply any
-		want  LockInfo
+		want  holder
 	}{
-		{list(int64(0), int64(-2), "", "0", ""), LockInfo{}},
-		{list(int64(0), int64(-2), "", "0", "12"), LockInfo{Token: 12}},
-		{list(int64(1), int64(1500), "me:1", "3", "9"), LockInfo{Held: true, Owner: "me:1", Holds: 3, TTL: 1500 * time.Millisecond, Token: 9}},
-		{list(int64(1), int64(-1), "x", "text", "text"), LockInfo{Held: true, Owner: "x", TTL: -time.Millisecond}},
-		{list(int64(5), int64(10), "", "0", ""), LockInfo{Held: true, TTL: 10 * time.Millisecond}},
+		{list(int64(0), int64(-2), "", "0", ""), holder{}},
+		{list(int64(0), int64(-2), "", "0", "12"), holder{Token: 12}},
+		{list(int64(1), int64(1500), "me:1", "3", "9"), holder{Held: true, Owner: "me:1", Holds: 3, TTL: 1500 * time.Millisecond, Token: 9}},
+		{list(int64(1), int64(-1), "x", "text", "text"), holder{Held: true, Owner: "x", TTL: -time.Millisecond}},
+		{list(int64(5), int64(10), "", "0", ""), holder{Held: true, TTL: 10 * time.Millisecond}},
 	} {
 		if info, err := readInfo(c.reply); err != nil || info != c.want {
 			t.Errorf("info %v: %+v, %v, want %+v", c.reply, info, err, c.want)

@@ -189,7 +189,7 @@ func TestGateGoroutinesOfHeldLocks(t *testing.T) {
 	c := newTestClient(t, redistest.Start(t).Client())
 	first := mustLock(t, c.NewMutex("order:first"))
 	defer mustUnlock(t, first)
-	eventually(t, 2*time.Second, "the connection that hears of a restart is open", func() bool { return c.runner.one.ear.Load() != nil })
+	eventually(t, 2*time.Second, "the connection that hears of a restart is open", func() bool { return earIsOpen(c) })
 	before := gateGoroutines(t)
 	leases := make([]*Lease, held)
 	for i := range leases {
@@ -209,7 +209,7 @@ func TestGateGoroutinesOfWaiters(t *testing.T) {
 	s := redistest.Start(t)
 	other := newTestClient(t, s.Client())
 	holder := mustLock(t, other.NewMutex("order:42"))
-	eventually(t, 2*time.Second, "the holder's connection that hears of a restart is open", func() bool { return other.runner.one.ear.Load() != nil })
+	eventually(t, 2*time.Second, "the holder's connection that hears of a restart is open", func() bool { return earIsOpen(other) })
 	c := newTestClient(t, s.Client(func(o *redis.Options) { o.PoolSize = 2 }))
 	m := c.NewMutex("order:42")
 	ctx, cancel := context.WithCancel(context.Background())
@@ -261,4 +261,11 @@ func gateGoroutines(t *testing.T) int {
 		return time.Since(since) > 200*time.Millisecond
 	})
 	return n
+}
+
+// earIsOpen reports whether a client hears its server.
+func earIsOpen(c *Client) bool {
+	c.subs.mu.Lock()
+	defer c.subs.mu.Unlock()
+	return c.subs.open[c.runner.one] != nil
 }

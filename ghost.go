@@ -22,7 +22,9 @@ const mostRemembered = 10_000
 //  4. A server may be replaced without anybody noticing but by new connections. So who is
 //     refused, and has let go of that lock before the newest of them, asks who has it.
 type ghosts struct {
-	c *Client
+	r       *runner
+	orphans *orphanage
+	least   time.Duration // for which an owner is remembered
 
 	mu sync.Mutex
 	// guarded by mu
@@ -42,8 +44,8 @@ type released struct {
 
 // remember notes that o was released just now.
 func (s *ghosts) remember(k kind, o *ownedKey) {
-	now := s.c.clock.now()
-	r := released{k, *o, s.c.runner.site(o.keys.key), now + max(o.lease, s.c.cfg.watchdogTimeout), s.c.runner.dials.Load()}
+	now := s.r.clock.now()
+	r := released{k, *o, s.r.site(o.keys.key), now + max(o.lease, s.least), s.r.dials.Load()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.n > 0 && (s.list[s.head].until <= now || s.n == mostRemembered) {
@@ -72,7 +74,7 @@ func (s *ghosts) growLocked() {
 
 // any reports whether anything is remembered.
 func (s *ghosts) any() bool {
-	now := s.c.clock.now()
+	now := s.r.clock.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.n > 0 && s.list[s.head].until <= now {
@@ -83,7 +85,7 @@ func (s *ghosts) any() bool {
 
 // again releases once more what pick picks of those that Redis may still keep.
 func (s *ghosts) again(pick func(r *released) bool) {
-	now := s.c.clock.now()
+	now := s.r.clock.now()
 	var found []released
 	s.mu.Lock()
 	for i := range s.n {
@@ -93,14 +95,14 @@ func (s *ghosts) again(pick func(r *released) bool) {
 	}
 	s.mu.Unlock()
 	for _, r := range found {
-		s.c.orphans.addGhost(r.kind, r.owned)
+		s.orphans.addGhost(r.kind, r.owned)
 	}
 }
 
 // moved releases again what has another server by now than the one that released it.
 func (s *ghosts) moved() {
 	s.again(func(r *released) bool {
-		at := s.c.runner.site(r.owned.keys.key)
+		at := s.r.site(r.owned.keys.key)
 		moved := at != r.at
 		r.at = at
 		return moved
@@ -110,7 +112,7 @@ func (s *ghosts) moved() {
 // suspects reports whether the holder of a key may be an owner that was released before the
 // newest connection was made. It does so once for each such connection.
 func (s *ghosts) suspects(key string) bool {
-	dials, now, found := s.c.runner.dials.Load(), s.c.clock.now(), false
+	dials, now, found := s.r.dials.Load(), s.r.clock.now(), false
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.n == 0 || s.list[s.head].dials == dials {
@@ -127,7 +129,7 @@ func (s *ghosts) suspects(key string) bool {
 // exorcise asks who holds a lock that was refused to us, and releases a ghost. It reports
 // whether it found one.
 func (s *ghosts) exorcise(k kind, keys *lockKeys) (found bool) {
-	info, res := k.info(s.c.runner.on(s.c.root, attemptTimeout, nil), keys)
+	info, res := k.info(s.r.on(s.r.root, attemptTimeout, nil), keys)
 	if res.fate != replied || !info.Held {
 		return false
 	}

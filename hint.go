@@ -1,15 +1,5 @@
 package watchlock
 
-// hint is what a gate hears from its subscription.
-type hint int
-
-const (
-	hintConfirmed hint = iota // it is there; before it a message would not have been heard
-	hintReleased              // somebody's release
-	hintClaimed               // the release before was of a client like this one
-	hintStrange               // no message of any client that is known
-)
-
 // hint says that the lock may have become free. While we believe we hold, that means
 // that somebody may have released or forced it, so Redis is asked: at once, or when the
 // last such question is verifyGap ago. (A subscription that begins soon after Redis's
@@ -82,7 +72,7 @@ func (g *gate) subscribeLocked() {
 		return
 	}
 	g.joined = true
-	if g.c.subs.join(g.keys.channel, g) {
+	if g.c.subs.join(g.keys.channel, g.keys.slot, g) {
 		g.hints++
 	}
 }

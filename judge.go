@@ -6,12 +6,21 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
 // This file knows what an error says of the call that got it.
+
+// What the package's users branch on, and commands end with.
+var (
+	errClosed     = errors.New("client closed")
+	errWrongType  = errors.New("key holds another type")
+	errTokenRange = errors.New("token counter out of range")
+)
 
 // fate is what is known of a call after it.
 type fate int
@@ -63,9 +72,9 @@ func judgeReply(err redis.Error) (fate, error) {
 	case code == "NOSCRIPT": // and there was no time to send the script
 		return later, unavailable(err)
 	case code == "WRONGTYPE":
-		return refused, fmt.Errorf("%w: %w", ErrWrongType, err)
+		return refused, fmt.Errorf("%w: %w", errWrongType, err)
 	case code == "TOKENRANGE":
-		return refused, fmt.Errorf("%w: %w", ErrTokenRange, err)
+		return refused, fmt.Errorf("%w: %w", errTokenRange, err)
 	case saysLater(code), code == "ERR" && strings.HasPrefix(rest, "max number of clients"):
 		return later, unavailable(err)
 	case saysNo(code), code == "ERR" && explainsNo(rest):
@@ -155,3 +164,53 @@ func isNoScript(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
 func noNames(err error) bool {
 	return forbidden(err) && strings.Contains(err.Error(), "'evalsha'") || doesNotKnow(err)
 }
+
+// doesNotKnow reports whether a server answered that it does not know the
+// command, or this form of it.
+func doesNotKnow(err error) bool {
+	return redis.HasErrorPrefix(err, "unknown command") || redis.HasErrorPrefix(err, "syntax error") ||
+		redis.HasErrorPrefix(err, "unknown subcommand")
+}
+
+// forbidden reports whether a server answered that the user may not, or may not within a
+// script.
+func forbidden(err error) bool {
+	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "ACL failure in script") ||
+		redis.HasErrorPrefix(err, "The user executing the script can't run")
+}
+
+// unavailableError marks an error that says that Redis could not be asked.
+type unavailableError struct{ err error }
+
+func (e *unavailableError) Error() string { return e.err.Error() }
+func (e *unavailableError) Unwrap() error { return e.err }
+
+func isUnavailable(err error) bool {
+	var u *unavailableError
+	return errors.As(err, &u)
+}
+
+func unavailable(err error) error {
+	if err == nil || isUnavailable(err) {
+		return err
+	}
+	return &unavailableError{err}
+}
+
+// noAnswerError says that Redis did not answer in time.
+type noAnswerError struct{ within time.Duration }
+
+func (e *noAnswerError) Error() string {
+	return fmt.Sprintf("no answer from Redis within %v", e.within)
+}
+func (e *noAnswerError) Timeout() bool        { return true }
+func (e *noAnswerError) Is(target error) bool { return target == os.ErrDeadlineExceeded }
+
+// noConnectionError says that there was no connection in time to send on.
+type noConnectionError struct{ within time.Duration }
+
+func (e *noConnectionError) Error() string {
+	return fmt.Sprintf("no connection to Redis within %v", e.within)
+}
+func (e *noConnectionError) Timeout() bool        { return true }
+func (e *noConnectionError) Is(target error) bool { return target == os.ErrDeadlineExceeded }

@@ -20,7 +20,7 @@ type kind interface {
 	// release removes each lock that is still its owner's, and tells waiters.
 	release(do doer, ks []ownedKey) (answers, result)
 	// info reads who holds the lock.
-	info(do doer, k *lockKeys) (LockInfo, result)
+	info(do doer, k *lockKeys) (holder, result)
 	// maxPoll bounds the sleep of a waiter.
 	maxPoll() time.Duration
 }
@@ -56,10 +56,10 @@ func (hashKind) look(do doer, k *ownedKey, own int) (v verdict, others bool, res
 	return v, others, res.checked(err)
 }
 
-func (hashKind) info(do doer, k *lockKeys) (LockInfo, result) {
+func (hashKind) info(do doer, k *lockKeys) (holder, result) {
 	res := do.run(infoHash(k))
 	if res.fate != replied {
-		return LockInfo{}, res
+		return holder{}, res
 	}
 	info, err := readInfo(res.reply)
 	return info, res.checked(err)
@@ -104,15 +104,6 @@ func relayBy(do doer, c call) (r relayed) {
 	r.released, r.grant, r.tried, err = readRelay(r.res.ints)
 	r.res = r.res.checked(err)
 	return r
-}
-
-// checked is res, unless its reply could not be read: that leaves the outcome
-// unknown.
-func (res result) checked(err error) result {
-	if err != nil {
-		res.fate, res.err = unknown, err
-	}
-	return res
 }
 
 // replyList is the replies of a call of plain commands, at least n.

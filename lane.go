@@ -73,7 +73,7 @@ type ticket struct {
 	signal  chan bool // one slot: false, answered; true, lead the batch
 	batch   []*ticket // to lead
 	number  int       // of that flight
-	wire    wire
+	wire    commands
 	res     result
 	self    [1]*ticket
 }
@@ -184,7 +184,7 @@ func (l *lane) lead(batch []*ticket, n int) {
 	}
 	if !l.spawn(func() { l.fly(batch, n, nil) }) {
 		for _, t := range batch {
-			t.res = result{fate: refused, err: ErrClosed, sentAt: l.clock.now()}
+			t.res = result{fate: refused, err: errClosed, sentAt: l.clock.now()}
 			t.signal <- false
 		}
 	}

@@ -21,7 +21,6 @@ const (
 	minTimeout         = 10 * time.Millisecond
 	minTokenTTL        = 24 * time.Hour
 	minWait            = time.Microsecond
-	maxDuration        = 100 * 365 * 24 * time.Hour
 )
 
 // Option configures a Client. A bad one makes New fail, a nil one panics.

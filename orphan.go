@@ -9,7 +9,6 @@ const (
 	orphanPace  = time.Second // between two releases of the same orphan
 	orphanExtra = 5 * time.Second
 	orphanMost  = 2 * time.Minute
-	batchSize   = 100  // keys in one script
 	mostEarlier = 1000 // owners of earlier attempts that one attempt names
 )
 
@@ -24,8 +23,9 @@ const (
 // one that does not answer delays no other's. What is new is sent at once, beside a pass
 // that repeats.
 type orphanage struct {
-	c    *Client
-	poke chan struct{} // one slot
+	r      *runner
+	ghosts *ghosts
+	poke   chan struct{} // one slot
 
 	passes sync.WaitGroup // under way; added to under mu only
 
@@ -50,11 +50,14 @@ type orphan struct {
 	done     bool
 }
 
-func newOrphanage(c *Client) *orphanage {
-	return &orphanage{
-		c: c, poke: make(chan struct{}, 1), byKey: make(map[string][]*orphan),
+// newOrphanage makes one with its ghosts, which are remembered for remember at least.
+func newOrphanage(r *runner, remember time.Duration) *orphanage {
+	s := &orphanage{
+		r: r, poke: make(chan struct{}, 1), byKey: make(map[string][]*orphan),
 		busy: make(map[*site]bool), mute: make(map[*site]bool),
 	}
+	s.ghosts = &ghosts{r: r, orphans: s, least: remember}
+	return s
 }
 
 // add releases o in the background, now and until it is certain. known says
@@ -74,7 +77,7 @@ func (s *orphanage) admit(o *orphan) {
 	key := o.owned.keys.key
 	s.byKey[key] = append(s.byKey[key], o)
 	if !s.running {
-		s.running = s.c.spawn(s.run)
+		s.running = s.r.spawn(s.run)
 		return
 	}
 	s.wakeLocked()
@@ -115,7 +118,7 @@ func (s *orphanage) run() {
 		select {
 		case <-s.poke:
 		case <-timer.C:
-		case <-s.c.stopping:
+		case <-s.r.ended.Done():
 			return
 		}
 	}
@@ -141,10 +144,10 @@ func (s *orphanage) start() {
 // dueLocked is what is to be released now, by the server that has it: what was never
 // sent, and the rest but of those servers where a pass is under way.
 func (s *orphanage) dueLocked() (fresh, again map[*site][]*orphan) {
-	now := s.c.clock.now()
+	now := s.r.clock.now()
 	fresh, again = make(map[*site][]*orphan), make(map[*site][]*orphan)
 	for key, list := range s.byKey {
-		at := s.c.runner.site(key)
+		at := s.r.site(key)
 		for _, o := range list {
 			switch {
 			case o.done || now < o.next:
@@ -164,9 +167,9 @@ func (s *orphanage) dueLocked() (fresh, again map[*site][]*orphan) {
 
 // passLocked releases some of a server's orphans.
 func (s *orphanage) passLocked(at *site, list []*orphan, repeats bool) {
-	batches := inBatches(list, func(o *orphan) batchKey { return s.c.batchOf(o.kind, o.owned.keys, o.alone) })
+	batches := inBatches(list, func(o *orphan) batchKey { return batchOf(s.r, o.kind, o.owned.keys, o.alone) })
 	s.passes.Add(1)
-	if !s.c.spawn(func() { s.pass(at, batches, repeats) }) {
+	if !s.r.spawn(func() { s.pass(at, batches, repeats) }) {
 		s.passes.Done()
 	}
 }
@@ -220,7 +223,7 @@ func (s *orphanage) last() {
 func (s *orphanage) clear() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.c.clock.now()
+	now := s.r.clock.now()
 	for key, list := range s.byKey {
 		rest := list[:0]
 		for _, o := range list {
@@ -256,16 +259,16 @@ func (s *orphanage) release(batch []*orphan, again bool) fate {
 		owned[i] = o.owned
 		owned[i].unsure = !o.known
 	}
-	do := s.c.runner.on(s.c.root, attemptTimeout, nil)
+	do := s.r.on(s.r.root, attemptTimeout, nil)
 	if !again && batch[0].known {
 		// Among the renewals, where as a rule nothing is on its way: elsewhere the lock would
 		// stay taken for a round trip more.
-		do = s.c.runner.onLane(s.c.root, attemptTimeout)
+		do = s.r.onLane(s.r.root, attemptTimeout)
 	}
 	_, res := batch[0].kind.release(do, owned)
 	for _, o := range batch {
 		if res.fate == replied && o.known && !o.ghost {
-			s.c.ghosts.remember(o.kind, &o.owned)
+			s.ghosts.remember(o.kind, &o.owned)
 		}
 	}
 	s.mu.Lock()
@@ -279,44 +282,8 @@ func (s *orphanage) release(batch []*orphan, again bool) fate {
 			o.alone, o.next = true, 0
 			s.wakeLocked()
 		case (res.fate == replied || res.fate == refused || res.fate == dubious) && o.answered == 0:
-			o.answered = s.c.clock.now()
+			o.answered = s.r.clock.now()
 		}
 	}
 	return res.fate
-}
-
-// batchKey says what can share a script. Slot is -1 where all keys can.
-type batchKey struct {
-	kind kind
-	slot int
-	key  string // of one that goes alone
-}
-
-// batchOf says with what a lock can share a script.
-func (c *Client) batchOf(k kind, keys *lockKeys, alone bool) batchKey {
-	b := batchKey{kind: k, slot: -1}
-	if c.runner.bySlot() {
-		b.slot = keys.slot
-	}
-	if alone {
-		b.key = keys.key
-	}
-	return b
-}
-
-// inBatches splits items into groups of one batchKey and at most batchSize.
-func inBatches[T any](items []T, key func(T) batchKey) [][]T {
-	var batches [][]T
-	open := make(map[batchKey]int)
-	for _, it := range items {
-		k := key(it)
-		i, ok := open[k]
-		if !ok || len(batches[i]) == batchSize {
-			i = len(batches)
-			open[k] = i
-			batches = append(batches, nil)
-		}
-		batches[i] = append(batches[i], it)
-	}
-	return batches
 }

@@ -52,9 +52,9 @@ func releasePlain(ks []ownedKey) call {
 // tellPlain publishes the releases of locks of one client.
 func tellPlain(ks []ownedKey) call {
 	switch ks[0].keys.tell {
-	case nil, ChannelsClassic.String():
+	case nil, publishClassic:
 		return tellClassic(ks)
-	case ChannelsBoth.String():
+	case publishBoth:
 		return tellBy("spublish", ks).then(tellClassic(ks))
 	}
 	return tellBy("spublish", ks)
@@ -72,32 +72,15 @@ func tellBy(publish string, ks []ownedKey) call {
 
 func plainCall(cmds ...[]any) call { return call{plain: cmds} }
 
-// then is c and d in one pipeline.
-func (c call) then(d call) call { return call{plain: append(c.plain, d.plain...)} }
-
 // replyError is the error that a plain command was answered with, if it was.
 func replyError(reply any) error {
 	err, _ := reply.(error)
 	return err
 }
 
-// doesNotKnow reports whether a server answered that it does not know the
-// command, or this form of it.
-func doesNotKnow(err error) bool {
-	return redis.HasErrorPrefix(err, "unknown command") || redis.HasErrorPrefix(err, "syntax error") ||
-		redis.HasErrorPrefix(err, "unknown subcommand")
-}
-
-// forbidden reports whether a server answered that the user may not, or may not within a
-// script.
-func forbidden(err error) bool {
-	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "ACL failure in script") ||
-		redis.HasErrorPrefix(err, "The user executing the script can't run")
-}
-
 // notAString reports whether a server refused to compare a key of another type.
 func notAString(err error) bool {
-	return errors.Is(err, ErrWrongType) || redis.HasErrorPrefix(err, "WRONGTYPE") ||
+	return errors.Is(err, errWrongType) || redis.HasErrorPrefix(err, "WRONGTYPE") ||
 		err != nil && strings.Contains(err.Error(), "should be of string type")
 }
 

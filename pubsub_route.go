@@ -17,11 +17,13 @@ import (
 // lost with its connection. It ends with the last topic, and at Close.
 type subscriber struct {
 	// immutable
-	c       *Client
-	classic bool          // listen to classic channels
-	sharded bool          // and to sharded ones
-	routed  bool          // each topic at the node that has its slot
-	look    chan struct{} // one slot: ask anew who has the slots
+	r       *runner
+	tell    func(info bool, text string, err error) // the caller's logger
+	verify  func(*site)                             // has asked about what is held there; must not block
+	classic bool                                    // listen to classic channels
+	sharded bool                                    // and to sharded ones
+	routed  bool                                    // each topic at the node that has its slot
+	look    chan struct{}                           // one slot: ask anew who has the slots
 
 	// atomic
 	denied atomic.Bool // warned that the user may not subscribe
@@ -30,16 +32,49 @@ type subscriber struct {
 	// guarded by mu
 	topics map[string]*topic
 	ears   map[string]*ear    // that run, by the address of their node
+	open   map[*site]*ear     // that hear something, by where they are
 	quit   context.CancelFunc // ends route; nil when it does not run
 }
 
-func newSubscriber(c *Client, mode Channels) *subscriber {
+// newSubscriber makes one that listens as publish says, a publishX of the keys.
+func newSubscriber(r *runner, publish string, tell func(info bool, text string, err error), verify func(*site)) *subscriber {
 	s := &subscriber{
-		c: c, classic: mode != ChannelsSharded, sharded: mode != ChannelsClassic,
-		look: make(chan struct{}, 1), topics: make(map[string]*topic), ears: make(map[string]*ear),
+		r: r, tell: tell, verify: verify, classic: publish != publishSharded, sharded: publish != publishClassic,
+		look: make(chan struct{}, 1), topics: make(map[string]*topic), ears: make(map[string]*ear), open: make(map[*site]*ear),
 	}
-	s.routed = c.runner.home != nil && (s.sharded || c.runner.named)
+	s.routed = r.home != nil && (s.sharded || r.named)
 	return s
+}
+
+// prove has the ear at a server ask for a sign of life that its connection was open all the time.
+// It reports whether there is such an ear.
+func (s *subscriber) prove(at *site) bool {
+	s.mu.Lock()
+	e := s.open[at]
+	s.mu.Unlock()
+	if e == nil {
+		return false
+	}
+	e.prove.Store(true)
+	e.wake()
+	return true
+}
+
+// opened notes that e hears its server.
+func (s *subscriber) opened(e *ear, at *site) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open[at] = e
+}
+
+// shut notes that it does not.
+func (s *subscriber) shut(e *ear) {
+	at := e.site()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open[at] == e {
+		delete(s.open, at)
+	}
 }
 
 // close ends the goroutines, at once.
@@ -59,9 +94,9 @@ func (s *subscriber) close() {
 func (s *subscriber) earLocked(at node) *ear {
 	e := s.ears[at.addr()]
 	if e == nil {
-		ctx, cancel := context.WithCancel(s.c.root)
+		ctx, cancel := context.WithCancel(s.r.root)
 		e = &ear{s: s, node: at, poke: make(chan struct{}, 1), quit: cancel}
-		if !s.c.spawn(func() { e.run(ctx) }) {
+		if !s.r.spawn(func() { e.run(ctx) }) {
 			cancel()
 			return nil
 		}
@@ -152,7 +187,7 @@ type changes struct {
 
 // changes returns what e is to subscribe and what to give up.
 func (s *subscriber) changes(e *ear) changes {
-	now := s.c.clock.now()
+	now := s.r.clock.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	todo := changes{remove: e.drops, kept: e.kept, next: never}
@@ -160,10 +195,10 @@ func (s *subscriber) changes(e *ear) changes {
 	for channel, t := range s.topics {
 		switch {
 		case t.ear != e:
-		case len(t.gates) == 0 && now-t.unused >= topicLinger:
+		case len(t.heard) == 0 && now-t.unused >= topicLinger:
 			delete(s.topics, channel)
 			todo.remove = append(todo.remove, t.subscriptions(channel)...)
-		case len(t.gates) > 0:
+		case len(t.heard) > 0:
 			todo.waiting = true
 			if now < t.retry {
 				todo.next = min(todo.next, t.retry-now)
@@ -239,7 +274,7 @@ func (s *subscriber) gone(e *ear, channel string) {
 func (s *subscriber) lostLocked(t *topic) {
 	t.sharded = hearing{}
 	t.pause = min(max(2*t.pause, redialPause), redialMost)
-	t.retry = s.c.clock.now() + t.pause
+	t.retry = s.r.clock.now() + t.pause
 	t.ear.wake()
 }
 
@@ -261,7 +296,7 @@ func (s *subscriber) withoutShards(e *ear) bool {
 
 // lookAgain has go-redis ask who has the slots, and route follow.
 func (s *subscriber) lookAgain() {
-	s.c.runner.lookAgain()
+	s.r.lookAgain()
 	s.wakeRoute()
 }
 
@@ -276,9 +311,9 @@ func (s *subscriber) startRouteLocked() {
 	if s.quit != nil {
 		return
 	}
-	ctx, cancel := context.WithCancel(s.c.root)
+	ctx, cancel := context.WithCancel(s.r.root)
 	s.quit = cancel
-	if !s.c.spawn(func() { s.route(ctx) }) {
+	if !s.r.spawn(func() { s.route(ctx) }) {
 		cancel()
 		s.quit = nil
 	}
@@ -328,7 +363,7 @@ func (s *subscriber) follow(ctx context.Context) bool {
 	defer cancel()
 	settled := true
 	for _, channel := range s.channels() {
-		at, err := s.c.runner.home(ctx, channel)
+		at, err := s.r.home(ctx, channel)
 		if err != nil || !s.assign(channel, at) {
 			settled = false
 		}
@@ -343,7 +378,7 @@ func (s *subscriber) channels() []string {
 	defer s.mu.Unlock()
 	channels := make([]string, 0, len(s.topics))
 	for channel, t := range s.topics {
-		if t.ear == nil && len(t.gates) == 0 {
+		if t.ear == nil && len(t.heard) == 0 {
 			delete(s.topics, channel)
 			continue
 		}
@@ -362,7 +397,7 @@ func (s *subscriber) assign(channel string, at node) bool {
 	}
 	if old := t.ear; old != nil {
 		if old.node.addr() == at.addr() {
-			return len(t.gates) == 0 || t.sharded.confirmed || (old.shardless || !s.sharded) && t.classic.confirmed
+			return len(t.heard) == 0 || t.sharded.confirmed || (old.shardless || !s.sharded) && t.classic.confirmed
 		}
 		old.drops = append(old.drops, t.subscriptions(channel)...)
 		old.wake()

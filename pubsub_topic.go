@@ -5,10 +5,28 @@ import (
 	"time"
 )
 
+// listener is who waits for messages on a channel. Neither may block.
+type listener interface {
+	// hint tells of a message, or that one would have been heard from now on.
+	hint(h hint)
+	// echoed tells who waits no more of a message that its own release brought.
+	echoed()
+}
+
+// hint is what a listener hears.
+type hint int
+
+const (
+	hintConfirmed hint = iota // it is there; before it a message would not have been heard
+	hintReleased              // somebody's release
+	hintClaimed               // the release before was of a client like this one
+	hintStrange               // no message of any client that is known
+)
+
 // topic is one channel.
 type topic struct {
-	gates   []*gate       // who waits: two keys, "a" and "{a}", share a channel
-	ours    *gate         // the last that released: it has to hear the echo, though it may not wait
+	heard   []listener    // who waits: two keys, "a" and "{a}", share a channel
+	ours    listener      // the last that released: it has to hear the echo, though it may not wait
 	ear     *ear          // nil until it is known who has the slot
 	slot    int           // on a cluster
 	unused  time.Duration // since when
@@ -34,16 +52,16 @@ type subscription struct {
 
 // join has g hear of the channel's messages. It reports whether the
 // subscription was already there: then messages may have passed unheard.
-func (s *subscriber) join(channel string, g *gate) bool {
+func (s *subscriber) join(channel string, slot int, g listener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.topics[channel]
 	if t == nil {
-		t = &topic{near: true, slot: g.keys.slot}
+		t = &topic{near: true, slot: slot}
 		s.topics[channel] = t
 	}
-	if !slices.Contains(t.gates, g) {
-		t.gates = append(t.gates, g)
+	if !slices.Contains(t.heard, g) {
+		t.heard = append(t.heard, g)
 	}
 	switch {
 	case t.ear != nil:
@@ -59,16 +77,16 @@ func (s *subscriber) join(channel string, g *gate) bool {
 
 // leave ends g's interest. The subscription stays a while: it is likely to be
 // wanted again.
-func (s *subscriber) leave(channel string, g *gate) {
+func (s *subscriber) leave(channel string, g listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.topics[channel]
 	if t == nil {
 		return
 	}
-	if i := slices.Index(t.gates, g); i >= 0 {
-		t.gates = slices.Delete(t.gates, i, i+1)
-		t.unused = s.c.clock.now()
+	if i := slices.Index(t.heard, g); i >= 0 {
+		t.heard = slices.Delete(t.heard, i, i+1)
+		t.unused = s.r.clock.now()
 		if t.ear != nil {
 			t.ear.wake()
 		}
@@ -85,7 +103,7 @@ func (s *subscriber) hears(channel string) (echoes, counted int) {
 
 // expect is for a release by g: how many messages of it will come back. g is told of
 // them also if it does not wait by then.
-func (s *subscriber) expect(channel string, g *gate) (echoes int) {
+func (s *subscriber) expect(channel string, g listener) (echoes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if echoes, _ = s.hearsLocked(channel); echoes > 0 {
@@ -115,7 +133,7 @@ func (s *subscriber) hearsLocked(channel string) (echoes, counted int) {
 // message hints to whoever waits. A release is "0"; anything unknown on the channel
 // may be a stranger's, and counts at a limited rate.
 func (s *subscriber) message(channel, payload string) {
-	now := s.c.clock.now()
+	now := s.r.clock.now()
 	s.mu.Lock()
 	t := s.topics[channel]
 	h := hintStrange
@@ -132,12 +150,12 @@ func (s *subscriber) message(channel, payload string) {
 	if h == hintStrange {
 		t.garbage = now
 	}
-	gates, ours := slices.Clone(t.gates), t.ours
+	heard, ours := slices.Clone(t.heard), t.ours
 	s.mu.Unlock()
-	for _, g := range gates {
+	for _, g := range heard {
 		g.hint(h)
 	}
-	if ours != nil && h != hintClaimed && !slices.Contains(gates, ours) {
+	if ours != nil && h != hintClaimed && !slices.Contains(heard, ours) {
 		ours.echoed()
 	}
 }
@@ -145,17 +163,17 @@ func (s *subscriber) message(channel, payload string) {
 // confirm hints as well: what was released before it went unheard.
 func (s *subscriber) confirm(e *ear, sub subscription) {
 	s.mu.Lock()
-	var gates []*gate
+	var heard []listener
 	if t := s.topics[sub.channel]; t != nil && t.ear == e {
 		if sub.sharded {
 			t.sharded.confirmed, t.pause = true, 0
 		} else {
 			t.classic.confirmed = true
 		}
-		gates = slices.Clone(t.gates)
+		heard = slices.Clone(t.heard)
 	}
 	s.mu.Unlock()
-	for _, g := range gates {
+	for _, g := range heard {
 		g.hint(hintConfirmed)
 	}
 }

@@ -50,7 +50,7 @@ func (e *ear) site() *site {
 	if at := e.at.Load(); at != nil {
 		return at
 	}
-	return e.s.c.runner.siteAt(e.node)
+	return e.s.r.siteAt(e.node)
 }
 
 func (e *ear) wake() {
@@ -81,12 +81,12 @@ type connection struct {
 
 // run owns the connection.
 func (e *ear) run(ctx context.Context) {
-	clock := e.s.c.clock
+	clock := e.s.r.clock
 	var cn *connection
 	var pause, redial time.Duration // between two connections; when to make the next
 	fail := func(lived time.Duration) {
 		e.broken.Store(true)
-		e.site().ear.CompareAndSwap(e, nil)
+		e.s.shut(e)
 		if lived < redialMost {
 			pause = min(max(2*pause, redialPause), redialMost)
 		} else {
@@ -118,7 +118,7 @@ func (e *ear) run(ctx context.Context) {
 			failed = cn.failed
 		}
 		if e.s.stop(e) {
-			e.site().ear.CompareAndSwap(e, nil)
+			e.s.shut(e)
 			e.drop(cn)
 			return
 		}
@@ -127,7 +127,7 @@ func (e *ear) run(ctx context.Context) {
 		case <-timer.C:
 		case <-e.poke:
 		case err := <-failed:
-			e.s.c.teller.say(line{info: true, text: "connection for messages lost", err: err})
+			e.s.tell(true, "connection for messages lost", err)
 			fail(clock.now() - cn.since)
 		case <-ctx.Done():
 			e.drop(cn)
@@ -144,18 +144,18 @@ func (e *ear) connect(ctx context.Context) (*connection, error) {
 		return nil, err
 	}
 	e.s.anew(e)
-	e.at.Store(e.s.c.runner.siteAt(at))
+	e.at.Store(e.s.r.siteAt(at))
 	ctx, cancel := withSocket(ctx)
 	return &connection{
-		ps: e.s.c.runner.listen(ctx, at), ctx: ctx, cancel: cancel,
-		since: e.s.c.clock.now(), placed: e.s.c.clock.now(), failed: make(chan error, 1),
+		ps: e.s.r.listen(ctx, at), ctx: ctx, cancel: cancel,
+		since: e.s.r.clock.now(), placed: e.s.r.clock.now(), failed: make(chan error, 1),
 	}, nil
 }
 
 // place is where to connect to: on a cluster, classic messages are heard at any
 // node, so at one that has a channel's slot.
 func (e *ear) place(ctx context.Context) (node, error) {
-	r := e.s.c.runner
+	r := e.s.r
 	if e.node.known() || r.home == nil {
 		return e.node, nil
 	}
@@ -175,7 +175,7 @@ func (e *ear) drop(cn *connection) {
 // tend writes what has to be written: subscriptions, cancellations, a ping. It
 // returns when to be called again at the latest.
 func (e *ear) tend(cn *connection) (time.Duration, error) {
-	if cn.ps.term != e.s.c.runner.term() && !e.node.known() {
+	if cn.ps.term != e.s.r.term() && !e.node.known() {
 		return 0, errMoved
 	}
 	todo := e.s.changes(e)
@@ -219,9 +219,9 @@ func (e *ear) read(cn *connection) error {
 		return nil
 	}
 	cn.reading = true
-	cn.heard.Store(int64(e.s.c.clock.now()))
-	if !e.s.c.spawn(func() { e.listen(cn) }) {
-		return ErrClosed
+	cn.heard.Store(int64(e.s.r.clock.now()))
+	if !e.s.r.spawn(func() { e.listen(cn) }) {
+		return errClosed
 	}
 	return nil
 }
@@ -233,9 +233,9 @@ func (e *ear) greeted(cn *connection) {
 		return
 	}
 	at := e.site()
-	at.ear.Store(e)
+	e.s.opened(e, at)
 	if e.broken.CompareAndSwap(true, false) {
-		e.s.c.dog.verify(at)
+		e.s.verify(at)
 	}
 }
 
@@ -245,7 +245,7 @@ var errStrayed = errors.New("the node has none of the slots that are listened fo
 // slot of any of its channels. It may have left the cluster: then it answers pings and
 // hears nothing.
 func (e *ear) strayed(cn *connection) bool {
-	r, now := e.s.c.runner, e.s.c.clock.now()
+	r, now := e.s.r, e.s.r.clock.now()
 	if e.node.known() || r.home == nil || now-cn.placed < pingPace {
 		return false
 	}
@@ -270,7 +270,7 @@ func (e *ear) subscribe(cn *connection, sub subscription) error {
 	if sub.sharded {
 		write = cn.ps.SSubscribe
 	}
-	if r := e.s.c.runner; r.home != nil && !sub.sharded {
+	if r := e.s.r; r.home != nil && !sub.sharded {
 		home, err := r.home(dial, sub.channel)
 		e.s.setNear(sub.channel, err == nil && home.addr() == cn.ps.at.addr())
 	}
@@ -293,7 +293,7 @@ func (e *ear) ping(cn *connection, waiting bool) (time.Duration, error) {
 	if !cn.reading {
 		return pingPace, nil
 	}
-	now, heard := e.s.c.clock.now(), time.Duration(cn.heard.Load())
+	now, heard := e.s.r.clock.now(), time.Duration(cn.heard.Load())
 	if cn.asked && heard < cn.pinged {
 		if now-cn.pinged >= pingAnswer {
 			return 0, &noAnswerError{pingAnswer}
@@ -324,7 +324,7 @@ func (e *ear) listen(cn *connection) {
 			cn.failed <- err
 			return
 		}
-		cn.heard.Store(int64(e.s.c.clock.now()))
+		cn.heard.Store(int64(e.s.r.clock.now()))
 		e.greeted(cn)
 		switch m := msg.(type) {
 		case *redis.Message:
@@ -353,7 +353,7 @@ func (e *ear) refusal(err redis.Error) error {
 		}
 	case e.s.sharded && doesNotKnow(err):
 		if e.s.withoutShards(e) {
-			e.s.c.teller.say(line{info: true, text: "the server has no sharded channels; listening to classic ones", err: err})
+			e.s.tell(true, "the server has no sharded channels; listening to classic ones", err)
 		}
 		return nil
 	case saysLater(code):
@@ -368,6 +368,6 @@ func (e *ear) refusal(err redis.Error) error {
 // deny tells once that waiting goes by polling alone.
 func (s *subscriber) deny(err redis.Error) {
 	if s.denied.CompareAndSwap(false, true) {
-		s.c.teller.say(line{text: "cannot subscribe to releases; waiters poll", err: err})
+		s.tell(false, "cannot subscribe to releases; waiters poll", err)
 	}
 }

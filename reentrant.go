@@ -221,13 +221,14 @@ func (m *Mutex) info(ctx context.Context) (LockInfo, error) {
 		return LockInfo{}, err
 	}
 	defer g.unref()
-	info, res := m.kind.info(m.c.runner.on(ctx, attemptTimeout, ctx.Done()), &m.keys)
+	at, res := m.kind.info(m.c.runner.on(ctx, attemptTimeout, ctx.Done()), &m.keys)
 	if err := ctxError(ctx); err != nil {
 		return LockInfo{}, err
 	}
 	if res.fate != replied {
 		return LockInfo{}, res.err
 	}
+	info := LockInfo{Held: at.Held, Owner: at.Owner, Holds: at.Holds, TTL: at.TTL, Token: at.Token}
 	if holds, mine := g.holdsOf(info.Owner); mine {
 		info.Mine, info.Holds = true, holds
 	}

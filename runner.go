@@ -73,10 +73,9 @@ type site struct {
 	renewals *lane
 
 	// atomic
-	broken     atomic.Bool         // it gave no answer, and none has come since
-	heard      atomic.Int64        // when its newest answer came
-	verifiedAt atomic.Int64        // when all that is held there was last asked about, or will be; 0 never
-	ear        atomic.Pointer[ear] // that hears it; nil: none does
+	broken     atomic.Bool  // it gave no answer, and none has come since
+	heard      atomic.Int64 // when its newest answer came
+	verifiedAt atomic.Int64 // when all that is held there was last asked about, or will be; 0 never
 }
 
 // newRunner takes the clients that are known to keep one lock in one place.
@@ -235,6 +234,15 @@ type result struct {
 	took   time.Duration
 }
 
+// checked is res, unless its reply could not be read: that leaves the outcome
+// unknown.
+func (res result) checked(err error) result {
+	if err != nil {
+		res.fate, res.err = unknown, err
+	}
+	return res
+}
+
 // doer runs calls for a kind, in the way and time that one purpose needs.
 type doer struct {
 	r       *runner
@@ -343,8 +351,12 @@ func (r *runner) siteAt(at node) *site {
 // endedContext is a context for questions that must not wait for an answer.
 type endedContext struct{ context.Context }
 
-func (endedContext) Done() <-chan struct{} { return closedChan() }
-func (endedContext) Err() error            { return context.Canceled }
+func (endedContext) Done() <-chan struct{} {
+	done := make(chan struct{})
+	close(done)
+	return done
+}
+func (endedContext) Err() error { return context.Canceled }
 
 // observe notes how a call to s went that was sent at the instant sentAt. When a server
 // is back, what it knew may be gone with a restart or a failover, so leases there are

@@ -1,15 +1,8 @@
 package watchlock
 
 import (
-	"context"
-	"crypto/sha1" //nolint:gosec // Redis names scripts by their SHA-1
 	_ "embed"
-	"encoding/hex"
-	"errors"
-	"slices"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 var (
@@ -54,18 +47,6 @@ var (
 	relayFencedScript   = newRelayScript(acquireFencedSource)
 )
 
-// script is a Lua program and the name Redis gives it.
-type script struct {
-	source string
-	sha    any  // a string, boxed once
-	mixed  bool // it answers more than integers
-}
-
-func newScript(source string) *script {
-	sum := sha1.Sum([]byte(source)) //nolint:gosec // as above
-	return &script{source: source, sha: hex.EncodeToString(sum[:])}
-}
-
 // newRelayScript is relay.lua with the scripts that it calls.
 func newRelayScript(acquire string) *script {
 	return newScript(luaFunction("acquire", acquire) + luaFunction("release", releaseSource) +
@@ -81,185 +62,6 @@ func newFirstScript(form, acquire string) *script {
 // luaFunction is a script as a function of another.
 func luaFunction(name, source string) string {
 	return "local function " + name + "(KEYS, ARGV)\n" + source + "end\n"
-}
-
-// call is what leaves at once: one run of a script, or a few plain commands in
-// one pipeline.
-type call struct {
-	script *script
-	nkeys  int
-	short  [4]any // keys, then arguments, of a script that has few
-	n      int    // of short
-	long   []any  // of one that has more
-
-	plain [][]any
-}
-
-// put appends a key or an argument.
-func (c *call) put(arg any) {
-	if c.long == nil && c.n < len(c.short) {
-		c.short[c.n] = arg
-		c.n++
-		return
-	}
-	if c.long == nil {
-		c.long = append(make([]any, 0, 4*len(c.short)), c.short[:c.n]...)
-	}
-	c.long = append(c.long, arg)
-}
-
-// params are the keys and arguments.
-func (c *call) params() []any {
-	if c.long != nil {
-		return c.long
-	}
-	return c.short[:c.n]
-}
-
-// mixedCommand and intsCommand are calls on their way, by what they are answered
-// with. go-redis sends them once: they may not run twice without their owner
-// knowing.
-type (
-	mixedCommand struct {
-		*redis.Cmd
-		passage
-	}
-	intsCommand struct {
-		*redis.IntSliceCmd
-		passage
-	}
-)
-
-// NoRetry tells go-redis not to send the command again.
-func (*mixedCommand) NoRetry() bool { return true }
-
-// NoRetry tells go-redis not to send the command again.
-func (*intsCommand) NoRetry() bool { return true }
-
-func (c *mixedCommand) land() { c.back(nil, c.Val(), c.Err()) }
-func (c *intsCommand) land()  { c.back(c.Val(), nil, c.Err()) }
-
-// wire is the commands of one call, reused from call to call.
-type wire struct {
-	cmds []outgoing
-	args []any        // of ints
-	ints *intsCommand // a script's; its arguments are args
-	said error        // what the call that carried them returned, if it is not theirs
-}
-
-// fill makes w the commands of c, to be sent on l: scripts by name, or with their whole
-// source.
-func (w *wire) fill(ctx context.Context, c *call, l *link, whole bool) {
-	w.cmds, w.said = w.cmds[:0], nil
-	if c.script == nil {
-		for _, args := range c.plain {
-			cmd := &mixedCommand{Cmd: redis.NewCmd(ctx, args...)}
-			// PUBLISH has no key, so on a cluster it would go to any node, and could
-			// overtake the release that it tells of.
-			cmd.SetFirstKeyPos(1)
-			cmd.begin(l)
-			w.cmds = append(w.cmds, cmd)
-		}
-		return
-	}
-	params := c.params()
-	if len(w.args) != 3+len(params) || c.script.mixed || w.ints == nil {
-		w.args = make([]any, 3+len(params))
-		w.ints = &intsCommand{}
-		w.ints.IntSliceCmd = redis.NewIntSliceCmd(ctx, w.args...) // keeps the slice
-		w.ints.SetFirstKeyPos(3)
-	}
-	w.args[0], w.args[1], w.args[2] = "evalsha", c.script.sha, c.nkeys
-	if whole {
-		w.args[0], w.args[1] = "eval", c.script.source
-	}
-	copy(w.args[3:], params)
-	if c.script.mixed {
-		cmd := &mixedCommand{Cmd: redis.NewCmd(ctx, w.args...)}
-		cmd.SetFirstKeyPos(3)
-		cmd.begin(l)
-		w.cmds, w.args = append(w.cmds, cmd), nil
-		return
-	}
-	w.ints.SetErr(nil)
-	w.ints.SetVal(nil)
-	w.ints.begin(l)
-	w.cmds = append(w.cmds, w.ints)
-}
-
-// asked is whether the script came to the connection and was asked for by its name there,
-// and its error.
-func (w *wire) asked() (came, named bool, err error) {
-	p := w.cmds[0].way()
-	if p.state.Load() != landed {
-		return false, false, nil
-	}
-	return true, w.cmds[0].Name() == "evalsha", p.err
-}
-
-// arrive follows the return of the call that carried the commands, which said what none of
-// them explains. A hook may still have them when it returned before they did: then they are
-// its own from now on.
-func (w *wire) arrive(said error) {
-	w.said = said
-	kept := said != nil
-	for _, cmd := range w.cmds {
-		kept = !cmd.way().stop() || kept
-	}
-	if kept {
-		w.cmds, w.args, w.ints = slices.Clone(w.cmds), nil, nil
-	}
-}
-
-// result is what came of c's commands. The reply of plain ones is a list, in
-// which an error reply stands as an error; when one has no reply at all, the
-// outcome is its.
-func (w *wire) result(ctx context.Context, c *call) (res result) {
-	if c.script != nil {
-		res = outcome(ctx, w.cmds[0], w.said)
-		if res.fate != replied {
-			return res
-		}
-		res.ints, res.reply = w.cmds[0].way().ints, w.cmds[0].way().value
-		if res.reply == nil && res.ints == nil {
-			return result{fate: unknown, err: unavailable(errNoReply)}
-		}
-		return res
-	}
-	replies := make([]any, len(w.cmds))
-	for i, cmd := range w.cmds {
-		var answer redis.Error
-		err := cmd.way().err
-		switch res = outcome(ctx, cmd, w.said); {
-		case res.fate == replied:
-			if replies[i] = cmd.way().value; replies[i] == nil {
-				return result{fate: unknown, err: unavailable(errNoReply)}
-			}
-		case res.fate == unsent && i > 0:
-			res.fate = unknown // what is before it was sent
-			return res
-		case res.fate == unknown, res.fate == unsent:
-			return res
-		case errors.Is(err, redis.Nil):
-		case errors.As(err, &answer):
-			replies[i] = error(answer)
-		default:
-			return res
-		}
-	}
-	return result{reply: replies}
-}
-
-// key is c's first key.
-func (c *call) key() string {
-	var key any
-	if c.script != nil {
-		key = c.params()[0]
-	} else {
-		key = c.plain[0][1]
-	}
-	name, _ := key.(string)
-	return name
 }
 
 // ownedKey is a lock and the owner that a script may act for.

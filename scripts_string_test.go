@@ -202,7 +202,7 @@ func TestReleaseStringScriptReleasesForAUserWhoMayNotPublish(t *testing.T) {
 // plainRun runs plain commands as the client does, in one pipeline.
 func plainRun(rdb *redis.Client, c call) []any {
 	ctx := context.Background()
-	var w wire
+	var w commands
 	via := &innermost{}
 	w.fill(ctx, &c, &link{commander: rdb, via: via}, false)
 	cmds := make([]redis.Cmder, len(w.cmds))

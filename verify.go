@@ -13,12 +13,9 @@ const (
 // back follows a server's first answer after it had given none: unless a connection with a
 // reader proves to have been open to it all the time, it may be another, or empty.
 func (d *watchdog) back(at *site) {
-	if e := at.ear.Load(); e != nil {
-		e.prove.Store(true)
-		e.wake()
-		return
+	if !d.c.subs.prove(at) {
+		d.verify(at)
 	}
-	d.verify(at)
 }
 
 // tick does what is due each second while something is held, and soon after the first of it.

@@ -271,7 +271,7 @@ func (d *watchdog) look(b *burst, now time.Duration) (s sight) {
 		for b.due <= now+d.early() {
 			b.due += d.interval()
 		}
-		s.renewal = renewal{b, owned, d.c.batchOf(b.kind(), g.keys, b.alone || b.apart || b.looking), b.renewing, b.looking, false}
+		s.renewal = renewal{b, owned, batchOf(d.c.runner, b.kind(), g.keys, b.alone || b.apart || b.looking), b.renewing, b.looking, false}
 		s.renew = true
 	}
 	s.next = b.nextLocked()

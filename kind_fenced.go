@@ -1,0 +1,14 @@
+package watchlock
+
+// fencedKind is Redisson's RFencedLock on the wire: a hashKind with a counter.
+type fencedKind struct{ hashKind }
+
+func (fencedKind) String() string { return "fenced mutex" }
+
+func (fencedKind) acquire(do doer, k *ownedKey, before []owner) (grant, result) {
+	return acquireBy(do, acquireFenced(k, before))
+}
+
+func (fencedKind) relay(do doer, from, to *ownedKey, own int, before []owner) relayed {
+	return relayBy(do, relayHash(relayFencedScript, from, own, acquireFenced(to, before)))
+}
