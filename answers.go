@@ -53,18 +53,6 @@ func readRelay(r []int64) (a answers, g grant, tried bool, err error) {
 	return a, g, true, err
 }
 
-// readLook reads the answer of look.lua.
-func readLook(r []int64) (v verdict, others bool, err error) {
-	if len(r) != 2 || r[1] != 0 && r[1] != 1 {
-		return unseen, false, badReply(r)
-	}
-	verdicts, err := readRenew(r[:1], 1)
-	if err != nil {
-		return unseen, false, err
-	}
-	return verdicts[0], r[1] == 1, nil
-}
-
 // verdict is what Redis says of one renewed lock.
 type verdict int
 

@@ -29,7 +29,7 @@ type burst struct {
 	verifyAt time.Duration // when to ask Redis whether the owner still stands; never: no need
 	verified time.Duration // when that was last asked
 	answered time.Duration // when that question was asked which Redis last answered: it is still the owner's
-	passedAt time.Duration // when it was first passed since a look ahead saw nobody else; 0 not yet
+	passedAt time.Duration // when it was first passed; 0 not yet
 	renewing chan struct{} // closed when the renewal in flight is answered or given up
 	spare    int16         // of a fenced lock: tokens reserved with the grant and not given out
 	over     bool          // unlocked, lost, or left at Close
@@ -38,8 +38,6 @@ type burst struct {
 	alone    bool          // renew in a script of its own: company failed
 	apart    bool          // the same, once: company was told to come later
 	failing  bool          // the newest renewal failed
-	ahead    bool          // verifyAt is a look ahead
-	looking  bool          // renewing is a look ahead, for which nobody waits
 	doubted  bool          // a message told of a release that may be ours
 	doubtAt  time.Duration // when; an answer to a later question clears it
 

@@ -67,11 +67,11 @@ func newTestMutex(c *Client, name string, opts ...LockOption) *Mutex {
 func sourcesOfTest() []string {
 	switch kindOfTest() {
 	case "fenced":
-		return []string{acquireFencedSource, renewSource, releaseSource, infoSource, relayFencedScript.source, lookScript.source}
+		return []string{acquireFencedSource, renewSource, releaseSource, infoSource, relayFencedScript.source}
 	case "setnx":
 		return []string{acquireStringSource, renewStringSource, releaseStringSource}
 	}
-	return []string{acquireSource, renewSource, releaseSource, infoSource, relayScript.source, lookScript.source}
+	return []string{acquireSource, renewSource, releaseSource, infoSource, relayScript.source}
 }
 
 // channelOfTest is where releases of the lock are published.

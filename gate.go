@@ -59,8 +59,6 @@ type gate struct {
 	releasing *burst        // its release is on its way: not held, not free; nil: none
 	releaseAt time.Duration // since when
 	relaying  time.Duration // since when the lock goes on here with no release for all to see; 0: not
-	section   microseconds  // how long the newest took
-	trip      microseconds  // of the newest grant or look ahead
 	yielding  *yielding     // nil while nobody else was heard of
 	echoBy    time.Duration // a message before this is one of those
 	attempt   *attempt      // under way; nil: none

@@ -1,17 +1,12 @@
 package watchlock
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // This file is how the next waiter here gets the lock from an Unlock: its burst passed
 // in memory, or the lock relayed to a new owner in the script that releases.
 
-const (
-	lookMost  = 10                     // windows that a section may take, to be worth a look ahead
-	relayMost = 100 * time.Millisecond // of relays, until the lock is released once for all to see
-)
+// relayMost is for how long relays go on, until the lock is released once for all to see.
+const relayMost = 100 * time.Millisecond
 
 // passLocked hands the burst to the first waiter, in place of h, its last hold.
 // Nothing is sent: what Redis last confirmed is young enough for both.
@@ -22,8 +17,7 @@ const (
 //     old, counted from the question, and a third of the watchdog timeout of trust is left: so no section
 //     starts on an old belief, and Unlock's nil rests on that confirmation. Only
 //     for the window, or our share of it, after the first pass, whatever was confirmed meanwhile: so
-//     others wait that long at most before the lock is released. A look ahead that
-//     finds nobody else waiting lets it begin anew, but not for longer than relays.
+//     others wait that long at most before the lock is released.
 //  3. Only for the first in the queue, so that passing is fair.
 //  4. Not when a message has told of a release that is not ours, until Redis was
 //     asked after it and said no; nor when the client closes.
@@ -57,44 +51,7 @@ func (g *gate) passLocked(h *hold, now time.Duration) bool {
 	// The watchdog looks each third of its timeout, and a max hold is no shorter
 	// than the whole: it will see the new hold's end in time.
 	g.deliverLocked(to, delivery{lease: lease}) // to is its caller's again
-	if g.section = micros(now - h.since); b.lookAheadLocked(now) {
-		g.c.dog.schedule(b, b.nextLocked())
-	}
 	return true
-}
-
-// lookAheadLocked has Redis confirm a burst, whose newest section began at the instant
-// now, shortly before that ends, if somebody waits and it takes as long as the one before:
-// so it can be passed in memory though it is longer than the window. It reports whether it
-// planned such a look, which changes no TTL, and for which Unlock need not wait. None is
-// made where others were told of the newest release, or Redis cannot tell of them, or the
-// answer takes longer than the window: it is as old as its question. Of the time for which
-// it is there and young enough, three quarters are for a section shorter than the one before.
-func (b *burst) lookAheadLocked(now time.Duration) bool {
-	g := b.gate
-	window, section, trip := g.c.cfg.localHandoff, g.section.duration(), g.trip.duration()
-	_, able := b.kind().(relayer)
-	if g.queue.n == 0 || section <= window || section > lookMost*window || trip >= window ||
-		!able || !g.heardOfAll() || g.yielding != nil && g.yielding.others > 0 {
-		return false
-	}
-	b.verifyAt, b.ahead = min(b.verifyAt, now+section-trip-(window-trip)*3/4), true
-	return true
-}
-
-// beginAnewLocked follows a look ahead that was sent at the instant at and saw nobody else
-// wait: the burst may be passed for another window, but for no longer than relays go on.
-func (b *burst) beginAnewLocked(at time.Duration) {
-	g := b.gate
-	if b.over {
-		return
-	}
-	if g.relaying == 0 {
-		g.relaying = at
-	}
-	if at-g.relaying <= relayMost {
-		b.passedAt = 0
-	}
 }
 
 // heardOfAll reports whether the node that runs the scripts counts all who listen, but
@@ -103,22 +60,11 @@ func (g *gate) heardOfAll() bool {
 	return g.keys.tell == nil || g.keys.tell == ChannelsSharded.String()
 }
 
-// microseconds is a short time in little room: each held lock has a gate.
-type microseconds int32
-
-func micros(d time.Duration) microseconds {
-	return microseconds(min(d/time.Microsecond, math.MaxInt32)) //nolint:gosec // so it fits
-}
-
-func (m microseconds) duration() time.Duration { return time.Duration(m) * time.Microsecond }
-
 // relayer is a kind whose locks can be relayed.
 type relayer interface {
 	// relay releases from, and takes the lock for to as acquire does if nobody else
 	// has subscribed to its releases: the client has own subscriptions itself.
 	relay(do doer, from, to *ownedKey, own int, before []owner) relayed
-	// look asks whether k is still its owner's, and whether others have subscribed.
-	look(do doer, k *ownedKey, own int) (v verdict, others bool, res result)
 }
 
 // relayed is what came of a relay.

@@ -32,7 +32,7 @@ func (b *burst) holdLocked(w want, token int64, trusted, since time.Duration, ca
 // trust or the end of a hold.
 func (b *burst) nextLocked() time.Duration {
 	next := time.Duration(b.trusted.Load())
-	if b.idleLocked() {
+	if b.renewing == nil { // else Redis is being asked about it
 		next = min(next, b.due, b.verifyAt)
 	}
 	for h := b.holds; h != nil; h = h.next {
@@ -40,10 +40,6 @@ func (b *burst) nextLocked() time.Duration {
 	}
 	return next
 }
-
-// idleLocked reports whether Redis may be asked about b: no renewal is on its way. A look
-// ahead is in nobody's way.
-func (b *burst) idleLocked() bool { return b.renewing == nil || b.looking }
 
 // verifyLocked has Redis asked about b at the instant at, or earlier if that is
 // planned, and returns when the watchdog must look.
@@ -91,8 +87,7 @@ func (g *gate) done(l *Lease) <-chan struct{} {
 //  2. The gate stays closed while the release is on its way, so no attempt of
 //     ours can meet the key we are about to remove: a relay's own runs behind that.
 //  3. A renewal that was on its way is waited for, so that none arrives after
-//     Unlock returned. It carries the owner, so it could do no harm. A look ahead
-//     changes nothing, and is not waited for.
+//     Unlock returned. It carries the owner, so it could do no harm.
 func (g *gate) unlock(ctx context.Context, h *hold) error {
 	b := h.burst
 	now := g.c.clock.now()
@@ -120,7 +115,6 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 		if last = !passed && b.holds == nil; last {
 			b.over = true
 			g.held, g.releasing, g.releaseAt = nil, b, now
-			g.section = micros(now - h.since)
 			g.tried = g.hints
 			g.yielding.sent()
 			if echoes := g.c.subs.expect(g.keys.channel, g); echoes > 0 {
@@ -131,9 +125,6 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 		}
 	}
 	renewing := b.renewing
-	if b.looking {
-		renewing = nil
-	}
 	g.mu.Unlock()
 	tellAll(lost)
 	ended.tell()

@@ -42,7 +42,7 @@ func loadAllScripts(t testing.TB, v *redistest.Virtual) {
 	for _, source := range []string{
 		acquireSource, renewSource, releaseSource, infoSource, acquireFencedSource,
 		acquireStringSource, renewStringSource, releaseStringSource,
-		lookScript.source, relayScript.source, relayFencedScript.source,
+		relayScript.source, relayFencedScript.source,
 	} {
 		if err := raw.ScriptLoad(context.Background(), source).Err(); err != nil {
 			t.Fatalf("SCRIPT LOAD: %v", err)

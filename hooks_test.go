@@ -72,7 +72,7 @@ func TestEveryHookSeesEachCommandOfALock(t *testing.T) {
 	})
 }
 
-func TestAHookSeesRelaysAndLooksAhead(t *testing.T) {
+func TestAHookSeesRelays(t *testing.T) {
 	for _, kind := range []string{"mutex", "fenced"} {
 		t.Run(kind, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
@@ -95,8 +95,8 @@ func TestAHookSeesRelaysAndLooksAhead(t *testing.T) {
 					all.Wait()
 				}
 				relays := v.CountIf(redistest.Runs(relayScript.source)) + v.CountIf(redistest.Runs(relayFencedScript.source))
-				if looks := v.CountIf(redistest.Runs(lookScript.source)); relays == 0 || looks == 0 {
-					t.Errorf("%d relays, %d looks ahead: there is nothing to see", relays, looks)
+				if relays == 0 {
+					t.Error("there is no relay to see")
 				}
 				wantAllSeen(t, v.Commands(), &s)
 			})

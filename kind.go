@@ -6,7 +6,7 @@ import (
 )
 
 // kind is what lock kinds differ in: what to run to acquire, renew and release, and for
-// those that are relayers to relay and look ahead.
+// those that are relayers to relay.
 // Everything else about owners, waiting and trust is the gate's. A result whose
 // fate is not replied makes the other value void.
 type kind interface {
@@ -46,14 +46,6 @@ func (hashKind) release(do doer, ks []ownedKey) (answers, result) {
 
 func (hashKind) relay(do doer, from, to *ownedKey, own int, before []owner) relayed {
 	return relayBy(do, relayHash(relayScript, from, own, acquireHash(to, before)))
-}
-
-func (hashKind) look(do doer, k *ownedKey, own int) (v verdict, others bool, res result) {
-	if res = do.run(lookHash(k, own)); res.fate != replied {
-		return unseen, false, res
-	}
-	v, others, err := readLook(res.ints)
-	return v, others, res.checked(err)
 }
 
 func (hashKind) info(do doer, k *lockKeys) (holder, result) {

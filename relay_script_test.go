@@ -182,48 +182,6 @@ func TestARelayWhoseUserMayNotAcquireReleasesAllTheSame(t *testing.T) {
 	})
 }
 
-func TestALookTellsWhetherTheOwnerHoldsAndWhetherAnybodyElseWaits(t *testing.T) {
-	onScriptServers(t, func(t *testing.T, b scriptBench) {
-		k := lockKeys{key: "a", channel: "news:{a}"}
-		look := func(rdb *redis.Client, own int, want ...any) {
-			t.Helper()
-			from := ownedBy(k, me, 0)
-			reply, err := b.run(rdb, lookHash(&from, own))
-			b.answers(reply, err, want)
-		}
-		look(b.rdb, 0, 0, 0)
-		b.hash("a", time.Minute, "stranger:1")
-		look(b.rdb, 0, 0, 0)
-		b.holds("a", time.Minute, "stranger:1")
-		b.do("DEL", "a")
-		b.text("a", me, time.Minute)
-		look(b.rdb, 0, 0, 0)
-		b.do("DEL", "a")
-		b.hash("a", time.Minute, me)
-		look(b.rdb, 0, 1, 0)
-		_, sharded := b.ears(k.channel)
-		look(b.rdb, 0, 1, 1)
-		look(b.rdb, 1, 1, 0)
-		look(b.rdb, 2, 1, 0)
-		if sharded != nil {
-			k.tell = "sharded"
-			look(b.rdb, 0, 1, 1)
-			look(b.rdb, 1, 1, 0)
-			look(b.user("-pubsub"), 1, 1, 1)
-			look(b.user("-hexists"), 1, -1, 0)
-		}
-		b.holds("a", time.Minute, me)
-	})
-}
-
-func TestAnAnswerToALookThatIsNoneIsRefused(t *testing.T) {
-	for _, bad := range [][]int64{nil, {1}, {2, 0}, {1, 2}, {-2, 0}, {1, 0, 1}} {
-		if _, _, err := readLook(bad); err == nil {
-			t.Errorf("%v was read", bad)
-		}
-	}
-}
-
 func TestAnAnswerToARelayThatIsNoneIsRefused(t *testing.T) {
 	for _, bad := range [][]int64{nil, {1}, {2, 0}, {1, 0, 2}, {1, 0, 1, 5}, {1, 0, 0}, {1, 0, 1, 5, 4}} {
 		if _, _, _, err := readRelay(bad); err == nil {

@@ -24,8 +24,6 @@ var (
 	releaseStringSource string
 	//go:embed lua/relay.lua
 	relaySource string
-	//go:embed lua/look.lua
-	lookSource string
 	//go:embed lua/others.lua
 	othersSource string
 	//go:embed lua/rights.lua
@@ -39,7 +37,6 @@ var (
 	acquireStringScript = newScript(acquireStringSource)
 	renewStringScript   = newScript(renewStringSource)
 	releaseStringScript = newScript(releaseStringSource)
-	lookScript          = newScript(luaFunction("others", othersSource) + lookSource)
 	firstScript         = newFirstScript("hash", acquireSource)
 	firstFencedScript   = newFirstScript("fenced", acquireFencedSource)
 	firstStringScript   = newFirstScript("string", acquireStringSource)
@@ -154,26 +151,13 @@ func relayHash(s *script, leaving *ownedKey, own int, acquire call) call {
 	args := acquire.params()
 	c := call{script: s, nkeys: acquire.nkeys, long: make([]any, 0, len(args)+4)}
 	c.long = append(c.long, args[:acquire.nkeys]...)
-	c.putWaiters(leaving, own)
-	c.long = append(c.long, args[acquire.nkeys:]...)
-	return c
-}
-
-// lookHash asks about one lock, and whether anybody else waits for it.
-func lookHash(k *ownedKey, own int) call {
-	c := call{script: lookScript, nkeys: 1, long: make([]any, 0, 5)}
-	c.put(k.keys.keyArg)
-	c.putWaiters(k, own)
-	return c
-}
-
-// putWaiters puts an owner, and what tells whether others than its client wait.
-func (c *call) putWaiters(k *ownedKey, own int) {
-	tell := k.keys.tell
+	tell := leaving.keys.tell
 	if tell == nil {
 		tell = ""
 	}
-	c.long = append(c.long, k.owner, k.keys.channelArg, tell, own)
+	c.long = append(c.long, leaving.owner, leaving.keys.channelArg, tell, own)
+	c.long = append(c.long, args[acquire.nkeys:]...)
+	return c
 }
 
 // keysCall is a call for the keys of many locks.

@@ -147,11 +147,7 @@ func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res result, now t
 	if a.doubted {
 		b.verifyLocked(now)
 	}
-	renewed := to.want.watchdog
 	g.deliverLocked(to, delivery{lease: lease}) // to is its caller's again
-	if g.trip = micros(res.took); renewed {
-		b.lookAheadLocked(now)
-	}
 	g.c.dog.add(b, b.nextLocked())
 	g.answerOnceLocked(math.MaxInt, func(o *waiter) error { return g.busyLocked(o, now) })
 	if g.queue.n > 0 {

@@ -115,7 +115,7 @@ func TestARelayNamesTheOrphansOfItsLock(t *testing.T) {
 // then is somebody else's, and Redis is asked at once.
 func TestAMessageSoonAfterARelayIsNoEchoOfIt(t *testing.T) {
 	relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) {
-		c, _ := relayClient(t, v, WithLocalHandoff(500*time.Microsecond)) // no look ahead: the section is too long
+		c, _ := relayClient(t, v, WithLocalHandoff(500*time.Microsecond))
 		first := goLockNamed(c, kind)
 		second := goLockNamed(c, kind)
 		third := goLockNamed(c, kind)

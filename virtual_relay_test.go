@@ -25,7 +25,7 @@ func relayClient(t *testing.T, v *redistest.Virtual, opts ...Option) (*Client, *
 	t.Helper()
 	raw := v.Client()
 	defer raw.Close()
-	for _, source := range []string{acquireSource, acquireFencedSource, releaseSource, renewSource, lookScript.source, relayScript.source, relayFencedScript.source} {
+	for _, source := range []string{acquireSource, acquireFencedSource, releaseSource, renewSource, relayScript.source, relayFencedScript.source} {
 		if err := raw.ScriptLoad(context.Background(), source).Err(); err != nil {
 			t.Fatalf("SCRIPT LOAD: %v", err)
 		}
@@ -41,7 +41,7 @@ var plainReleases = redistest.Runs(releaseSource)
 func TestALongSectionIsRelayedInOneCommandWithoutAPause(t *testing.T) {
 	relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) {
 		const waiters, section = 10, 9 * time.Millisecond
-		c, _ := relayClient(t, v, WithLocalHandoff(500*time.Microsecond)) // no look ahead: the sections are too long
+		c, _ := relayClient(t, v, WithLocalHandoff(500*time.Microsecond))
 		lock := lockNamed(c, kind, "k")
 		var p passLog
 		start := time.Now()
@@ -69,17 +69,13 @@ func TestALongSectionIsRelayedInOneCommandWithoutAPause(t *testing.T) {
 }
 
 func TestWhoeverWaitsUnseenFindsTheLockReleasedNowAndThen(t *testing.T) {
-	for how, window := range map[string]time.Duration{"relayed": 500 * time.Microsecond, "passed after looks ahead": 2 * time.Millisecond} {
-		t.Run(how, func(t *testing.T) {
-			relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) { releasedNowAndThen(t, v, kind, window) })
-		})
-	}
+	relayKinds(t, releasedNowAndThen)
 }
 
-func releasedNowAndThen(t *testing.T, v *redistest.Virtual, kind string, window time.Duration) {
+func releasedNowAndThen(t *testing.T, v *redistest.Virtual, kind string) {
 	t.Helper()
 	const waiters, section = 100, 9 * time.Millisecond
-	c, _ := relayClient(t, v, WithLocalHandoff(window))
+	c, _ := relayClient(t, v, WithLocalHandoff(defaultLocalHandoff))
 	var p passLog
 	start := time.Now()
 	for n := range waiters {
@@ -306,74 +302,4 @@ func TestCloseDuringARelayLeavesNothingBehind(t *testing.T) {
 			t.Errorf("%d keys are left", n)
 		}
 	})
-}
-
-func TestSectionsALittleLongerThanTheWindowArePassedAfterALookAhead(t *testing.T) {
-	for _, kind := range []string{"mutex", "fenced"} {
-		t.Run(kind, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
-				const waiters, section, window = 40, 5 * time.Millisecond, 2 * time.Millisecond
-				c := knowServer(newTestClient(t, v.Client(), WithLocalHandoff(window)), true)
-				var p passLog
-				for n := range waiters {
-					p.wait(t, n, lockNamed(c, kind, "k"), section)
-				}
-				p.all.Wait()
-				bursts := map[*burst]int{}
-				var confirmed []time.Time
-				for _, cmd := range v.Commands() {
-					if acquireRuns(cmd) || redistest.Runs(lookScript.source)(cmd) {
-						confirmed = append(confirmed, cmd.Time)
-					}
-				}
-				for _, s := range p.sections() {
-					bursts[s.burst]++
-					young := false
-					for _, at := range confirmed {
-						young = young || !s.from.Before(at) && s.from.Sub(at) <= window
-					}
-					if !young {
-						t.Errorf("section %d began more than %v after a confirmation", s.n, window)
-					}
-				}
-				// Once the first has been measured, a burst is passed for as long as relays go on
-				// while nobody else waits.
-				least := int(waiters * section / relayMost)
-				if n := len(bursts); n < least || n > least+4 {
-					t.Errorf("%d bursts for %d sections, want about %d", n, waiters, least)
-				}
-				if n := len(confirmed); n > waiters+4 {
-					t.Errorf("%d confirmations for %d sections: it looks too often", n, waiters)
-				}
-			})
-		})
-	}
-}
-
-func TestNobodyLooksAheadForNothing(t *testing.T) {
-	for name, c := range map[string]struct {
-		waiters int
-		section time.Duration
-	}{
-		"sections within the window": {20, time.Millisecond},
-		"sections much longer":       {20, 30 * time.Millisecond},
-		"nobody waits":               {1, 5 * time.Millisecond},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
-				client := newTestClient(t, v.Client(), WithLocalHandoff(2*time.Millisecond))
-				m := client.NewMutex("k")
-				for range 20 {
-					var p passLog
-					for n := range c.waiters {
-						p.wait(t, n, m.Lock, c.section)
-					}
-					p.all.Wait()
-				}
-				if n := v.CountIf(redistest.Runs(lookScript.source)); n != 0 {
-					t.Errorf("%d looks", n)
-				}
-			})
-		})
-	}
 }

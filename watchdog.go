@@ -158,7 +158,7 @@ func (d *watchdog) take(now time.Duration) (due []*burst, next time.Duration, id
 		soon := now
 		if now >= d.sweepAt {
 			soon = now + d.early()
-			d.sweepAt = soon // a look ahead must not tear renewals apart
+			d.sweepAt = soon // a verification must not tear renewals apart
 		}
 		for len(d.heap) > 0 && d.heap[0].entry.at <= soon {
 			due = append(due, heap.Pop(&d.heap).(*burst))
@@ -191,8 +191,6 @@ type renewal struct {
 	owned ownedKey
 	key   batchKey
 	done  chan struct{} // closed when it is answered or given up
-	ahead bool          // it is a look ahead, which goes alone
-	vain  bool          // it lets nothing be passed: it came late, or others wait
 }
 
 func (r renewal) batch() batchKey { return r.key }
@@ -229,7 +227,7 @@ type sight struct {
 }
 
 // look decides about one burst at now, and tells the holders of what has ended. It marks a
-// renewal as on its way, which Unlock then waits for unless it is a look ahead.
+// renewal as on its way, which Unlock then waits for.
 func (d *watchdog) look(b *burst, now time.Duration) (s sight) {
 	g := b.gate
 	g.mu.Lock()
@@ -259,19 +257,13 @@ func (d *watchdog) look(b *burst, now time.Duration) (s sight) {
 		left := time.Duration(b.trusted.Load()) - now
 		owned.lease = max(owned.lease, (left+margin(left)).Truncate(time.Millisecond)+time.Millisecond)
 	}
-	if b.idleLocked() && (b.verifyAt <= now || b.due <= now+d.early()) {
-		b.looking = b.ahead && !b.doubted && b.due > now+d.early()
-		b.verifyAt, b.ahead = never, false
+	if b.renewing == nil && (b.verifyAt <= now || b.due <= now+d.early()) {
+		b.verifyAt, b.verified = never, now
 		b.renewing = make(chan struct{})
-		if b.looking {
-			owned.lease = 0
-		} else {
-			b.verified = now
-		}
 		for b.due <= now+d.early() {
 			b.due += d.interval()
 		}
-		s.renewal = renewal{b, owned, batchOf(d.c.runner, b.kind(), g.keys, b.alone || b.apart || b.looking), b.renewing, b.looking, false}
+		s.renewal = renewal{b, owned, batchOf(d.c.runner, b.kind(), g.keys, b.alone || b.apart), b.renewing}
 		s.renew = true
 	}
 	s.next = b.nextLocked()
@@ -301,10 +293,6 @@ func (d *watchdog) send(batch []renewal) {
 // renew asks Redis about one batch and applies the answer to each burst.
 func (d *watchdog) renew(batch []renewal) {
 	timeout := min(attemptTimeout, d.c.cfg.watchdogTimeout/6)
-	if batch[0].ahead {
-		d.lookAhead(batch[0], timeout)
-		return
-	}
 	owned := make([]ownedKey, len(batch))
 	for i, r := range batch {
 		owned[i] = r.owned
@@ -319,27 +307,11 @@ func (d *watchdog) renew(batch []renewal) {
 	}
 }
 
-// lookAhead asks Redis about one burst and whether others wait for its lock.
-func (d *watchdog) lookAhead(r renewal, timeout time.Duration) {
-	g := r.b.gate
-	_, own := d.c.subs.hears(g.keys.channel)
-	v, others, res := r.b.kind().(relayer).look(d.c.runner.onLane(d.c.root, timeout), &r.owned, own)
-	if r.vain = others || res.took > d.c.cfg.localHandoff; v == kept {
-		g.mu.Lock()
-		g.trip = micros(res.took)
-		if !r.vain {
-			r.b.beginAnewLocked(res.sentAt)
-		}
-		g.mu.Unlock()
-	}
-	d.settle(r, v, res, false)
-}
-
 // settle applies the verdict on one burst and schedules what comes next. A
 // failure is tried again soon, alone if the server refused the whole batch.
 func (d *watchdog) settle(r renewal, v verdict, res result, company bool) {
 	b, g := r.b, r.b.gate
-	if v == notMine || v == kept && !r.vain {
+	if v == notMine || v == kept {
 		g.judged(b, v, res, r.owned.lease)
 	}
 	failed := false
@@ -348,7 +320,7 @@ func (d *watchdog) settle(r renewal, v verdict, res result, company bool) {
 	if b.renewing == r.done {
 		b.renewing = nil
 	}
-	if v == unseen && !b.over && !r.ahead { // a look ahead is not missed
+	if v == unseen && !b.over {
 		// What is not answered for all is asked for each: one slot that is half moved, or one
 		// key without the right to it, refuses the script of all.
 		b.alone = b.alone || company && res.fate == refused
