@@ -106,7 +106,7 @@ func contractOnTheWire(t *testing.T, c contractOf) {
 	}
 	heard := b.hears(channelOfTest("wire"))
 	mustUnlock(t, l)
-	if got := heard(); got != channelOfTest("wire")+" 0" {
+	if got := heard(); got != channelOfTest("wire")+" 00" {
 		t.Errorf("heard %q", got)
 	}
 }

@@ -51,7 +51,6 @@ type gate struct {
 	joined    bool  // subscribed, or asked to be
 	closed    bool
 	echoes    int8 // messages of our own release that may come yet
-	claims    int8 // and claims of it
 	misses    misses
 	told      bool          // of the present outage
 	silent    time.Duration // since when a wait has no answer; 0: it has
@@ -60,7 +59,7 @@ type gate struct {
 	releaseAt time.Duration // since when
 	relaying  time.Duration // since when the lock goes on here with no release for all to see; 0: not
 	yielding  *yielding     // nil while nobody else was heard of
-	echoBy    time.Duration // a message before this is one of those
+	echoBy    time.Duration // a release of our like before this is one of those
 	attempt   *attempt      // under way; nil: none
 	attempts  int           // number of the newest
 	want      int           // number of the attempt that somebody new needs

@@ -7,23 +7,8 @@ package watchlock
 func (g *gate) hint(h hint) {
 	now := g.c.clock.now()
 	g.mu.Lock()
-	if h == hintClaimed {
-		if g.claims > 0 {
-			g.claims-- // of a release that was not counted
-		} else {
-			g.yielding.claimed()
-		}
-		g.mu.Unlock()
-		return
-	}
 	message := h != hintConfirmed
-	echo := message && now < g.echoBy
-	if h == hintReleased {
-		g.claims = 0 // one comes right behind its release
-		if echo && !g.keys.isString() {
-			g.claims = 1
-		}
-	}
+	echo := h == hintReleased && now < g.echoBy
 	g.hints++
 	b := g.held
 	next := never
@@ -45,8 +30,8 @@ func (g *gate) hint(h hint) {
 	case message && g.attempt != nil:
 		g.attempt.doubted = true
 	}
-	if h == hintReleased && !echo {
-		g.othersLocked().heard(now, !g.keys.isString())
+	if h == hintForeign || h == hintReleased && !echo {
+		g.othersLocked().heard(now, h == hintForeign)
 	}
 	g.wakeLocked()
 	g.mu.Unlock()

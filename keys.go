@@ -16,6 +16,12 @@ const (
 	publishBoth    = "both"
 )
 
+// What a release is published as.
+const (
+	releasePayload = "00" // by a client like this one; a number to Redisson, as its own
+	foreignPayload = "0"  // by others
+)
+
 // lockKeys are the places in Redis that belong to one lock.
 type lockKeys struct {
 	kind    kind

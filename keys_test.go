@@ -137,7 +137,7 @@ func TestPrefixAndMapperChangeTheKeyAndNotTheName(t *testing.T) {
 					t.Fatal(err)
 				}
 				mustUnlock(t, l)
-				if msg, err := sub.ReceiveMessage(t.Context()); err != nil || msg.Payload != "0" {
+				if msg, err := sub.ReceiveMessage(t.Context()); err != nil || msg.Payload != "00" {
 					t.Errorf("message %v, %v", msg, err)
 				}
 				_ = sub.Close()

@@ -18,8 +18,8 @@ type hint int
 
 const (
 	hintConfirmed hint = iota // it is there; before it a message would not have been heard
-	hintReleased              // somebody's release
-	hintClaimed               // the release before was of a client like this one
+	hintReleased              // a release of a client like this one
+	hintForeign               // a release of a client of another kind
 	hintStrange               // no message of any client that is known
 )
 
@@ -130,8 +130,8 @@ func (s *subscriber) hearsLocked(channel string) (echoes, counted int) {
 	return echoes, counted
 }
 
-// message hints to whoever waits. A release is "0"; anything unknown on the channel
-// may be a stranger's, and counts at a limited rate.
+// message hints to whoever waits. A release is "00" or "0", by whose it is; anything unknown
+// on the channel may be a stranger's, and counts at a limited rate.
 func (s *subscriber) message(channel, payload string) {
 	now := s.r.clock.now()
 	s.mu.Lock()
@@ -140,8 +140,8 @@ func (s *subscriber) message(channel, payload string) {
 	switch payload {
 	case releasePayload:
 		h = hintReleased
-	case claimPayload:
-		h = hintClaimed
+	case foreignPayload:
+		h = hintForeign
 	}
 	if t == nil || h == hintStrange && now-t.garbage < garbageGap {
 		s.mu.Unlock()
@@ -155,7 +155,7 @@ func (s *subscriber) message(channel, payload string) {
 	for _, g := range heard {
 		g.hint(h)
 	}
-	if ours != nil && h != hintClaimed && !slices.Contains(heard, ours) {
+	if ours != nil && h == hintReleased && !slices.Contains(heard, ours) {
 		ours.echoed()
 	}
 }

@@ -12,14 +12,12 @@ import (
 )
 
 const (
-	pingPace       = time.Second // while somebody waits
-	pingAnswer     = time.Second // no answer in this time: another connection
-	topicLinger    = time.Second // a channel outlives its last waiter by this
-	garbageGap     = 50 * time.Millisecond
-	redialPause    = 50 * time.Millisecond
-	redialMost     = time.Second
-	releasePayload = "0"
-	claimPayload   = "2" // behind a release of a client like this one; Redisson passes over it
+	pingPace    = time.Second // while somebody waits
+	pingAnswer  = time.Second // no answer in this time: another connection
+	topicLinger = time.Second // a channel outlives its last waiter by this
+	garbageGap  = 50 * time.Millisecond
+	redialPause = 50 * time.Millisecond
+	redialMost  = time.Second
 )
 
 // ear is one pub/sub connection, with all that is subscribed on it.

@@ -181,7 +181,7 @@ func TestReleaseStringScriptTellsTheWaitersOfWhatItFreedOnly(t *testing.T) {
 		b.text("k", me, 0)
 		reply, err = b.run(b.rdb, releaseAll(releaseStringScript, []ownedKey{k}))
 		b.answers(reply, err, []any{1, 1})
-		if got, want := next(), k.keys.channel+" 0"; got != want {
+		if got, want := next(), k.keys.channel+" 00"; got != want {
 			t.Errorf("heard %q, want %q", got, want)
 		}
 	})

@@ -158,8 +158,8 @@ func TestALockThatIsAskedAboutIsNotRelayed(t *testing.T) {
 	})
 }
 
-// TestNothingIsRelayedWhileAClientOfAnotherKindTakesPart has a release heard that nobody
-// claims, of a lock that Redis says is still held.
+// TestNothingIsRelayedWhileAClientOfAnotherKindTakesPart has a foreign release heard,
+// of a lock that Redis says is still held.
 func TestNothingIsRelayedWhileAClientOfAnotherKindTakesPart(t *testing.T) {
 	relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) {
 		c, _ := relayClient(t, v, WithLocalHandoff(500*time.Microsecond))

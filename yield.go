@@ -8,8 +8,7 @@ const (
 	yieldJitter = yieldPause / 6
 	yieldMost   = 10 * time.Millisecond // for all of them
 	yieldHints  = time.Second           // for how long an absence is remembered
-	claimWait   = time.Millisecond      // a release not claimed by then was of a client of another kind
-	foreignFor  = 50 * time.Millisecond // for how long such a client is taken to take part
+	foreignFor  = 50 * time.Millisecond // after a release of a client of another kind, for how long it is taken to take part
 	absentTries = 3                     // in which somebody did not come, to take it for absent
 	mostTurns   = 1000
 	mostSharers = 4 // among whom a window is divided
@@ -32,7 +31,6 @@ type yielding struct {
 	end       time.Duration // nor a later to
 	absentTo  time.Duration // until when absent counts
 	foreignTo time.Duration // until when a client of another kind is taken to take part
-	since     time.Duration // when the oldest of those unclaimed was heard
 	others    int16         // that heard our newest release, less the absent
 	turns     int16         // releases to hear before to
 	early     int16         // releases heard since ours was sent
@@ -41,7 +39,6 @@ type yielding struct {
 	suspected int16         // the least missed in the last tries
 	tries     int8          // that missed some, since all came
 	listened  bool          // somebody here waited for the turns to be had
-	unclaimed int16         // releases heard that no client like this one owned up to
 }
 
 // othersLocked is the gate's yielding, made for the first other client.
@@ -90,17 +87,13 @@ func (y *yielding) begin(others int16, now time.Duration) {
 	y.turns, y.to, y.end = others, now+y.pause(now), now+yieldMost
 }
 
-// heard is somebody's release at the instant now: one turn has been had. claims says
-// that clients like this one claim theirs.
-func (y *yielding) heard(now time.Duration, claims bool) {
-	y.foreign(now)
-	y.early = min(y.early+1, mostTurns)
-	if claims {
-		if y.unclaimed == 0 {
-			y.since = now
-		}
-		y.unclaimed = min(y.unclaimed+1, mostTurns)
+// heard is somebody's release at the instant now: one turn has been had. foreign
+// says that it was of a client of another kind.
+func (y *yielding) heard(now time.Duration, foreign bool) {
+	if foreign {
+		y.foreignTo = now + foreignFor
 	}
+	y.early = min(y.early+1, mostTurns)
 	if y.to <= now {
 		return
 	}
@@ -114,7 +107,7 @@ func (y *yielding) heard(now time.Duration, claims bool) {
 
 // pause is for how long a turn may be left untaken.
 func (y *yielding) pause(now time.Duration) time.Duration {
-	if now < y.foreignTo {
+	if y.foreign(now) {
 		return slowPause + jitter(yieldJitter)
 	}
 	return yieldPause + jitter(yieldJitter)
@@ -139,23 +132,9 @@ func (y *yielding) try() {
 	}
 }
 
-// claimed says that a release that was heard came from a client like this one: the
-// release script publishes that behind the release itself.
-func (y *yielding) claimed() {
-	if y != nil {
-		y.unclaimed = max(y.unclaimed-1, 0)
-	}
-}
-
 // foreign reports whether a client of another kind takes part.
 func (y *yielding) foreign(now time.Duration) bool {
-	if y == nil {
-		return false
-	}
-	if y.unclaimed > 0 && now-y.since >= claimWait {
-		y.foreignTo, y.unclaimed = y.since+foreignFor, 0
-	}
-	return now < y.foreignTo
+	return y != nil && now < y.foreignTo
 }
 
 // granted says that the attempt was granted: nobody was inside. Whoever did not come

@@ -16,13 +16,13 @@ for i, key in ipairs(KEYS) do
     redis.call('DEL', key)
     freed = 1
     local channel, again = ARGV[2 * i], mode == 'both'
-    told = redis.pcall(publish, channel, '0')
+    told = redis.pcall(publish, channel, '00')
     if type(told) == 'table' then
       again = again or publish == 'SPUBLISH' and string.find(told.err, '[Uu]nknown')
       told = -1
     end
     if again then
-      local more = redis.pcall('PUBLISH', channel, '0')
+      local more = redis.pcall('PUBLISH', channel, '00')
       if type(more) ~= 'table' then
         told = math.max(told, 0) + more
       end

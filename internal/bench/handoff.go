@@ -137,12 +137,9 @@ func (fl floor) measure(t trial) (figures, error) {
 func (fl floor) listen(sub *redis.PubSub, m *rawMutex, turns chan<- turn) {
 	ctx := context.Background()
 	for {
-		message, err := sub.ReceiveMessage(ctx)
+		_, err := sub.ReceiveMessage(ctx)
 		if err != nil {
 			return
-		}
-		if message.Payload != "0" {
-			continue // a word behind the release to clients of the library
 		}
 		if fl.acquire {
 			_, err = m.lock(ctx)

@@ -97,7 +97,7 @@ func portingForceWakesTheWaiters(t *testing.T, r *portingRig) {
 			t.Errorf("force of a lock that is held: %q", got)
 		}
 		r.expectFree(t, lock)
-		if message, err := released.ReceiveTimeout(t.Context(), portingPatience); err != nil || message.(*redis.Message).Payload != "0" {
+		if message, err := released.ReceiveTimeout(t.Context(), portingPatience); err != nil || message.(*redis.Message).Payload != by(side, "0", "00") {
 			t.Errorf("the waiters are told %v, %v", message, err)
 		}
 		if got := side.start("plain", "force", lock).outcomeIn(t); got != "false" {

@@ -5,8 +5,8 @@
 -- where no others are known.
 -- Answers for each lock two numbers: 1 when it was the owner's and is free now,
 -- else 0; then how many were told, on both if so asked, -1 when none could be. Those
--- of other nodes are not counted. Behind a release, '0', comes a '2', which says to
--- clients like this one that it was of one of them, and to Redisson nothing.
+-- of other nodes are not counted. The message is '00': Redisson, whose own is '0', reads
+-- a number, and clients like this one know by the text whose release it was.
 -- Removing the only field removes the key. HDEL works when memory is full, and
 -- leaves alone what others may have put there.
 local mode = ARGV[2 * #KEYS + 1]
@@ -17,17 +17,14 @@ for i, key in ipairs(KEYS) do
   local told = 0
   if freed == 1 then
     local channel, again = ARGV[2 * i], mode == 'both'
-    told = redis.pcall(publish, channel, '0')
+    told = redis.pcall(publish, channel, '00')
     if type(told) == 'table' then
       again = again or publish == 'SPUBLISH' and string.find(told.err, '[Uu]nknown')
       told = -1
-    elseif told > 0 or mode == 'classic' then
-      redis.pcall(publish, channel, '2')
     end
     if again then
-      local more = redis.pcall('PUBLISH', channel, '0')
+      local more = redis.pcall('PUBLISH', channel, '00')
       if type(more) ~= 'table' then
-        redis.pcall('PUBLISH', channel, '2')
         told = math.max(told, 0) + more
       end
     end
