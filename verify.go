@@ -23,17 +23,23 @@ func (d *watchdog) back(at *site) {
 func (d *watchdog) tick(now time.Duration) time.Duration {
 	d.mu.Lock()
 	due, held := now >= d.tickAt, len(d.heap) > 0
-	if due {
+	if due && held {
 		d.tickAt = now + tickPace
 	}
 	at := d.tickAt
-	d.mu.Unlock()
-	cluster := d.c.runner.cluster != nil
-	if !held && (!cluster || !d.c.ghosts.any()) {
-		return never
+	if !due { // planned, also if what it was planned for has ended: there may be more by then
+		d.wakeAt = min(d.wakeAt, at)
 	}
+	d.mu.Unlock()
 	if !due {
 		return at
+	}
+	cluster := d.c.runner.cluster != nil
+	if !held {
+		if !cluster || !d.c.ghosts.any() {
+			return never
+		}
+		at = now + tickPace
 	}
 	if cluster {
 		d.replaced()

@@ -68,6 +68,27 @@ func TestVirtualAReleasedOwnerThatIsBackAfterAnOutageIsReleasedAgain(t *testing.
 	})
 }
 
+func TestVirtualAConnectionHearsOfARestartSoonAfterTheFirstHoldThatLasts(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		c := newTestClient(t, v.Client())
+		pinged := func(cmd redistest.Command) bool { return cmd.Name == "PING" }
+		for range 3 { // of some that do not last: the watchdog may meet nothing that is held
+			mustUnlock(t, mustLock(t, c.NewMutex("short")))
+			synctest.Wait()
+		}
+		held := mustLock(t, c.NewMutex("k"))
+		time.Sleep(keepAfter - time.Millisecond)
+		if n := v.CountIf(pinged); n > 0 {
+			t.Error("a connection was opened for a hold that is short so far")
+		}
+		time.Sleep(2 * time.Millisecond)
+		if n := v.CountIf(pinged); n != 1 {
+			t.Errorf("%d connections were opened", n)
+		}
+		mustUnlock(t, held)
+	})
+}
+
 func TestVirtualALostLeaseIsNoGhost(t *testing.T) {
 	eachKindInBubble(t, func(t *testing.T, v *redistest.Virtual, kind string) {
 		loadAllScripts(t, v)

@@ -38,20 +38,23 @@ func TestAReleaseOfAClientOfAnotherKindIsKnownAtOnce(t *testing.T) {
 		t.Run(payload, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				m := newTestMutex(virtualClient(t, v, WithLocalHandoff(time.Second)), "k")
-				holder := mustLock(t, m)
+				first := mustLock(t, m)
 				var waiters []*lockCall
-				for range 3 {
+				for range 4 {
 					waiters = append(waiters, goLock(func() (*Lease, error) { return m.Lock(context.Background()) }))
 					synctest.Wait()
 				}
 				time.Sleep(10 * time.Millisecond) // it listens
+				mustUnlock(t, first)
+				<-waiters[0].done
+				holder := waiters[0].lease // of a fenced lock, with tokens for those behind
 				start := time.Now()
 				v.Mini().Publish(channelOfTest("k"), payload)
 				synctest.Wait()
 				for i, at := range []time.Duration{0, foreignFor - time.Millisecond, foreignFor + time.Millisecond} {
 					virtualUntil(start, at)
 					mustUnlock(t, holder)
-					next := waiters[i]
+					next := waiters[i+1]
 					<-next.done
 					passed := next.lease.hold.burst == holder.hold.burst
 					if want := !foreign || at > foreignFor; passed != want {

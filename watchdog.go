@@ -60,9 +60,11 @@ func (d *watchdog) add(b *burst, at time.Duration) {
 	b.entry = entry{at: at, known: true}
 	heap.Push(&d.heap, b)
 	now := d.c.clock.now()
-	if soon := b.first.since + keepAfter; !d.eared && (soon < d.tickAt || d.tickAt <= now) {
-		d.tickAt = soon
-		d.wakeLocked(soon)
+	if !d.eared {
+		if soon := b.first.since + keepAfter; soon < d.tickAt || d.tickAt <= now {
+			d.tickAt = soon
+		}
+		d.wakeLocked(d.tickAt)
 	}
 	if !d.running {
 		d.running = d.c.spawn(d.run)
