@@ -103,8 +103,8 @@ func init() {} // here
 `,
 	},
 	{
-		name:  "package variables are errors, assertions or, in scripts.go, scripts",
-		only:  []string{"scripts.go"},
+		name:  "package variables are errors, assertions or, where they belong, scripts and traits",
+		only:  []string{"scripts.go", "kind.go", "kind_fenced.go", "kind_string.go"},
 		finds: packageVars,
 		bad: `package p
 var _ I = (*T)(nil)
@@ -124,8 +124,8 @@ func f() {
 `,
 	},
 	{
-		name:  "one file spells keys and channels",
-		only:  []string{"keys.go"},
+		name:  "the kinds spell keys and channels",
+		only:  []string{"kind.go", "kind_fenced.go"},
 		finds: nodesThat(literalWith(`redisson_`)),
 		bad: `package p
 const channel = "redisson_lock__channel:" // here

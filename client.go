@@ -52,9 +52,9 @@ type Client struct {
 	// guarded by mu, which is taken after all others: a gate's comes first, then
 	// the watchdog's, the orphanage's or the subscriber's
 	mu       sync.Mutex
-	gates    [2]map[string]*gate // of hashes and of strings, by key
-	sweepAt  int                 // how many gates are too many to keep idle ones
-	idleOnce sync.Once           // closes idle
+	gates    [forms]map[string]*gate // by key
+	sweepAt  int                     // how many gates are too many to keep idle ones
+	idleOnce sync.Once               // closes idle
 	closeErr error
 	finished chan struct{} // closed when Close is done
 }
@@ -108,7 +108,7 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 		runner:   run,
 		root:     context.Background(),
 		stopping: make(chan struct{}),
-		gates:    [2]map[string]*gate{make(map[string]*gate), make(map[string]*gate)},
+		gates:    [forms]map[string]*gate{make(map[string]*gate), make(map[string]*gate)},
 		sweepAt:  idleGates,
 		idle:     make(chan struct{}),
 		finished: make(chan struct{}),
@@ -277,7 +277,7 @@ func (c *Client) gate(keys *lockKeys) (*gate, error) {
 	if c.closed.Load() {
 		return nil, ErrClosed
 	}
-	gates := c.gates[keys.form()]
+	gates := c.gates[keys.kind.traits().form]
 	g := gates[keys.key]
 	if g == nil {
 		c.sweepLocked()
@@ -291,7 +291,7 @@ func (c *Client) gate(keys *lockKeys) (*gate, error) {
 // sweepLocked forgets the gates that nobody refers to, when there are many. A
 // few are kept: most locks are taken again.
 func (c *Client) sweepLocked() {
-	if len(c.gates[0])+len(c.gates[1]) < c.sweepAt {
+	if len(c.gates[formHash])+len(c.gates[formString]) < c.sweepAt {
 		return
 	}
 	left := 0
@@ -323,7 +323,7 @@ func (c *Client) checkIdle() {
 func (c *Client) allGates() []*gate {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := make([]*gate, 0, len(c.gates[0])+len(c.gates[1]))
+	all := make([]*gate, 0, len(c.gates[formHash])+len(c.gates[formString]))
 	for _, gates := range c.gates {
 		for _, g := range gates {
 			all = append(all, g)

@@ -36,7 +36,7 @@ func newTestClient(t testing.TB, rdb redis.UniversalClient, opts ...Option) *Cli
 		t.Fatalf("New: %v", err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	c.rights.know(true)
+	knowRights(c)
 	return c
 }
 
@@ -209,5 +209,12 @@ func eventually(t testing.TB, within time.Duration, what string, ok func() bool)
 			t.Fatalf("not within %v: %s", within, what)
 		}
 		<-time.After(2 * time.Millisecond)
+	}
+}
+
+// knowRights has a client take the rights of its user for granted.
+func knowRights(c *Client) {
+	for _, k := range []kind{hashKind{}, fencedKind{}, c.strings} {
+		c.rights.learn(k)
 	}
 }

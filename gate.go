@@ -220,13 +220,12 @@ func (g *gate) try() (pause time.Duration, again bool) {
 		return 0, false
 	}
 	a.room[0] = a.owned()
-	known := g.c.rights.of(a.want.kind)
-	a.room[0].first = !known.Load()
+	a.room[0].first = !g.c.rights.known(a.want.kind)
 	do := g.c.runner.here(w.ctx)
 	do.whose = g
 	got, res := a.want.kind.acquire(do, &a.room[0], before)
 	if a.room[0].first && got.taken {
-		known.Store(true)
+		g.c.rights.learn(a.want.kind)
 	}
 	g.mu.Lock()
 	pause, again = g.settleLocked(w, a, got, res)

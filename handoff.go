@@ -60,21 +60,6 @@ func (g *gate) heardOfAll() bool {
 	return g.keys.tell == nil || g.keys.tell == ChannelsSharded.String()
 }
 
-// relayer is a kind whose locks can be relayed.
-type relayer interface {
-	// relay releases from, and takes the lock for to as acquire does if nobody else
-	// has subscribed to its releases: the client has own subscriptions itself.
-	relay(do doer, from, to *ownedKey, own int, before []owner) relayed
-}
-
-// relayed is what came of a relay.
-type relayed struct {
-	released answers // that to the release
-	grant    grant   // that to the acquire, if it was tried
-	tried    bool
-	res      result // of both
-}
-
 // relay is an attempt that an Unlock makes for the first waiter here, in the script
 // that releases: one round trip instead of two, and no instant at which the lock is free.
 //
@@ -101,8 +86,7 @@ type relay struct {
 // on, there is none.
 func (g *gate) relayLocked(b *burst, now time.Duration) *relay {
 	w := g.queue.first
-	_, able := b.kind().(relayer)
-	if w == nil || !able || g.closed || b.doubted || g.c.cfg.localHandoff == 0 ||
+	if w == nil || !b.kind().traits().relays || g.closed || b.doubted || g.c.cfg.localHandoff == 0 ||
 		w.want.kind != b.kind() || g.yielding.foreign(now) || g.c.runner.settling() || !g.heardOfAll() || g.relaying != 0 && now-g.relaying > relayMost {
 		g.relaying = 0
 		return nil

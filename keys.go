@@ -52,32 +52,14 @@ func newLockKeys(kind kind, name string, mapName func(string) string) (lockKeys,
 	if err := checkTag(k.key); err != nil {
 		return k, err
 	}
-	switch kind.(type) {
-	case *stringKind:
-		// Not Redisson's: no JVM may wait for a lock that it cannot read.
-		k.channel = prefixed("watchlock_setnx__channel", k.key)
-	case fencedKind:
-		k.token = prefixed("redisson_lock_token", k.key)
-		k.channel = prefixed("redisson_lock__channel", k.key)
-	default:
-		k.channel = prefixed("redisson_lock__channel", k.key)
+	traits := kind.traits()
+	k.channel = prefixed(traits.channel, k.key)
+	if traits.counter != "" {
+		k.token = prefixed(traits.counter, k.key)
 	}
 	k.slot = keySlot(k.key)
 	k.keyArg, k.channelArg = k.key, k.channel
 	return k, nil
-}
-
-// form is 1 for a string on the wire, else 0. A gate stands before a key in one form.
-func (k *lockKeys) form() int {
-	if k.isString() {
-		return 1
-	}
-	return 0
-}
-
-func (k *lockKeys) isString() bool {
-	_, is := k.kind.(*stringKind)
-	return is
 }
 
 func checkName(what, name string) error {

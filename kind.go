@@ -21,16 +21,55 @@ type kind interface {
 	release(do doer, ks []ownedKey) (answers, result)
 	// info reads who holds the lock.
 	info(do doer, k *lockKeys) (holder, result)
-	// maxPoll bounds the sleep of a waiter.
-	maxPoll() time.Duration
+	// traits are what the rest of the library needs to know of the kind.
+	traits() *traits
 }
+
+// traits are what a gate and its waiters go by, in place of asking which kind it is.
+type traits struct {
+	name    string        // for people
+	form    form          // of what is at the key
+	channel string        // the prefix of the channel of its releases
+	counter string        // the prefix of the key that counts its tokens; "": it has none
+	trips   int           // round trips that one acquire takes at most
+	poll    time.Duration // the longest sleep of a waiter
+	relays  bool          // it is a relayer
+}
+
+// form is what is at a lock's key. A gate stands before one key in one form.
+type form int
+
+const (
+	formHash form = iota
+	formString
+	forms // how many there are
+)
+
+// relayer is a kind whose locks can be relayed.
+type relayer interface {
+	// relay releases from, and takes the lock for to as acquire does if nobody else
+	// has subscribed to its releases: the client has own subscriptions itself.
+	relay(do doer, from, to *ownedKey, own int, before []owner) relayed
+}
+
+// relayed is what came of a relay.
+type relayed struct {
+	released answers // that to the release
+	grant    grant   // that to the acquire, if it was tried
+	tried    bool
+	res      result // of both
+}
+
+const hashChannel = "redisson_lock__channel"
+
+var hashTraits = traits{name: "mutex", form: formHash, channel: hashChannel, trips: 1, poll: never, relays: true}
 
 // hashKind is Redisson's RLock on the wire: a hash whose one field is the owner.
 type hashKind struct{}
 
-func (hashKind) String() string { return "mutex" }
+func (hashKind) String() string { return hashTraits.name }
 
-func (hashKind) maxPoll() time.Duration { return never }
+func (hashKind) traits() *traits { return &hashTraits }
 
 func (hashKind) acquire(do doer, k *ownedKey, before []owner) (grant, result) {
 	return acquireBy(do, acquireHash(k, before))

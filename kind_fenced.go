@@ -1,9 +1,15 @@
 package watchlock
 
+var fencedTraits = traits{
+	name: "fenced mutex", form: formHash, channel: hashChannel, counter: "redisson_lock_token", trips: 1, poll: never, relays: true,
+}
+
 // fencedKind is Redisson's RFencedLock on the wire: a hashKind with a counter.
 type fencedKind struct{ hashKind }
 
-func (fencedKind) String() string { return "fenced mutex" }
+func (fencedKind) String() string { return fencedTraits.name }
+
+func (fencedKind) traits() *traits { return &fencedTraits }
 
 func (fencedKind) acquire(do doer, k *ownedKey, before []owner) (grant, result) {
 	return acquireBy(do, acquireFenced(k, before))

@@ -11,6 +11,12 @@ import (
 // use the plain recipe publish nothing.
 const foreignPoll = 500 * time.Millisecond
 
+// The channel is not Redisson's: no JVM may wait for a lock that it cannot read. To take the
+// lock, the server may first have to be asked what it knows, and whose it is.
+var stringTraits = traits{
+	name: "SET NX mutex", form: formString, channel: "watchlock_setnx__channel", trips: 3, poll: foreignPoll,
+}
+
 // stringKind is the plain recipe on the wire: SET NX PX with the owner as the
 // value, compared before it is deleted. One for a client, since it remembers
 // what the servers can.
@@ -18,9 +24,9 @@ type stringKind struct{ ways *stringWays }
 
 func newStringKind(bySlot bool) *stringKind { return &stringKind{newStringWays(bySlot)} }
 
-func (*stringKind) String() string { return "SET NX mutex" }
+func (*stringKind) String() string { return stringTraits.name }
 
-func (*stringKind) maxPoll() time.Duration { return foreignPoll }
+func (*stringKind) traits() *traits { return &stringTraits }
 
 // acquire takes nothing before it is known how to give it back: by DELEX, or by a script
 // like the one that takes it.

@@ -100,7 +100,7 @@ func (c lockConfig) with(opts []LockOption, watchdogTimeout time.Duration) (lock
 
 // suits refuses options that mean nothing for locks of kind k.
 func (c lockConfig) suits(k kind) error {
-	if _, fenced := k.(fencedKind); c.tokenTTLSet && !fenced {
+	if c.tokenTTLSet && k.traits().counter == "" {
 		return fmt.Errorf("token TTL %v: a %v has no token", c.tokenTTL, k)
 	}
 	return nil

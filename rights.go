@@ -1,26 +1,17 @@
 package watchlock
 
-import "sync/atomic"
+import "sync"
 
 // rights says of which kinds a lock was granted after a look at what the user may do. Before
 // that, the script that acquires asks after each command that the kind needs: so a user who
 // may lock but not renew, say, is told so before anything is taken.
-type rights [3]atomic.Bool
+type rights struct{ granted sync.Map } // traits of the kinds
 
-// of is the flag of a kind.
-func (r *rights) of(k kind) *atomic.Bool {
-	switch k.(type) {
-	case *stringKind:
-		return &r[2]
-	case fencedKind:
-		return &r[1]
-	}
-	return &r[0]
+// known reports whether a lock of kind k was granted.
+func (r *rights) known(k kind) bool {
+	_, known := r.granted.Load(k.traits())
+	return known
 }
 
-// know sets all flags to known.
-func (r *rights) know(known bool) {
-	for i := range r {
-		r[i].Store(known)
-	}
-}
+// learn notes that it was.
+func (r *rights) learn(k kind) { r.granted.Store(k.traits(), nil) }

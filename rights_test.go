@@ -22,7 +22,7 @@ var rightsOfKinds = map[string][]string{
 func newUserClient(t testing.TB, rdb redis.UniversalClient, opts ...Option) *Client {
 	t.Helper()
 	c := newTestClient(t, rdb, opts...)
-	c.rights.know(false)
+	c.rights.granted.Clear()
 	return c
 }
 
@@ -96,7 +96,7 @@ func TestALookAtRightsCostsNoRoundTripAndEndsWithTheFirstGrant(t *testing.T) {
 			t.Setenv("WATCHLOCK_KIND", kind)
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				c, _ := virtualWired(t, v)
-				c.rights.know(false)
+				c.rights.granted.Clear()
 				first := map[string]*script{"mutex": firstScript, "fenced": firstFencedScript, "setnx": firstStringScript}[kind]
 				if err := v.Client().ScriptLoad(context.Background(), first.source).Err(); err != nil {
 					t.Fatal(err)

@@ -24,7 +24,7 @@ func kindsOfLocks() []string { return []string{"mutex", "fenced", "string"} }
 func ownerAt(t testing.TB, s *redistest.Server, m *Mutex) string {
 	t.Helper()
 	command := "HKEYS"
-	if m.keys.isString() {
+	if m.kind.traits().form == formString {
 		command = "GET"
 	}
 	reply, err := s.Do(command, m.keys.key)

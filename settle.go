@@ -43,7 +43,7 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res result) (pause
 		g.lastHeld = a.n
 		g.answerOnceLocked(a.n, func(o *waiter) error { return g.busyLocked(o, now) })
 		g.subscribeLocked()
-		poll := min(max(now-w.since, firstPoll), g.c.cfg.maxPollInterval, a.want.kind.maxPoll())
+		poll := min(max(now-w.since, firstPoll), g.c.cfg.maxPollInterval, a.want.kind.traits().poll)
 		pause = poll + jitter(poll/10)
 		if got.ttl >= 0 {
 			// From the question: if that took long to arrive it is too early, and asks again.

@@ -23,7 +23,7 @@ func virtualBooted(t *testing.T, rdb redis.UniversalClient, opts ...Option) (*Cl
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	c.rights.know(true)
+	knowRights(c)
 	return c, &slept
 }
 

@@ -204,8 +204,7 @@ func (g *gate) lock(ctx context.Context, op string, wait time.Duration, want wan
 func (g *gate) wait(ctx context.Context, w *waiter, now, limit time.Duration) (delivery, error) {
 	deadline, ends := ctx.Deadline()
 	// An attempt made here must end before the wait does.
-	_, manyCalls := w.want.kind.(*stringKind)
-	w.here = ctx.Done() == nil && (limit == forever || limit >= mostOfAFlight && !manyCalls)
+	w.here = ctx.Done() == nil && (limit == forever || limit >= mostOfAFlight && w.want.kind.traits().trips == 1)
 	w.until = never
 	if limit != forever {
 		w.until = now + max(limit, 0)
