@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 )
 
@@ -271,7 +272,7 @@ func TestShortestAndLongestTimesAreTaken(t *testing.T) {
 			if ttl := v.Mini().TTL("n"); ttl != lease {
 				t.Errorf("lease %v: TTL %v", lease, ttl)
 			}
-			if until := time.Until(l.ExpiresAt()); until != lease-margin(lease) {
+			if until := time.Until(l.ExpiresAt()); until != lease-bootclock.Margin(lease) {
 				t.Errorf("lease %v: trusted for %v", lease, until)
 			}
 			mustUnlock(t, l)

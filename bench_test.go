@@ -129,7 +129,7 @@ func BenchmarkRenewalOf1000(b *testing.B) {
 		bursts = append(bursts, l.hold.burst)
 	}
 	for b.Loop() {
-		now := c.clock.now()
+		now := c.clock.Now()
 		for _, burst := range bursts {
 			burst.gate.mu.Lock()
 			burst.verifyAt = now

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 	"weak"
+
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 )
 
 // burst is what a process has of one owner that Redis granted: one trust, one
@@ -260,9 +262,9 @@ func (b *burst) watchTTLLocked(now, timeout time.Duration) time.Duration {
 	if end <= now {
 		return 0
 	}
-	if end == never {
+	if end == bootclock.Never {
 		return timeout
 	}
-	left := (end - now + margin(timeout)).Truncate(time.Millisecond) + time.Millisecond
+	left := (end - now + bootclock.Margin(timeout)).Truncate(time.Millisecond) + time.Millisecond
 	return min(timeout, left)
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 )
 
 // Client issues locks on one Redis. Make one for a process and share it: all its
@@ -22,7 +24,7 @@ type Client struct {
 	// immutable
 	id       string
 	cfg      config
-	clock    *clock
+	clock    *bootclock.Clock
 	runner   *runner
 	dog      *watchdog
 	teller   *teller
@@ -82,7 +84,7 @@ type Client struct {
 // or waited for. A sentinel that stands still is given up by go-redis when its read
 // timeouts have passed, within half a minute with its defaults: set FailoverOptions.ReadTimeout.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
-	return newClient(rdb, bootOffset, opts)
+	return newClient(rdb, bootclock.Offset, opts)
 }
 
 func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Option) (*Client, error) {
@@ -104,7 +106,7 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 	c := &Client{
 		id:       uuid.NewString(),
 		cfg:      cfg,
-		clock:    newClock(boot),
+		clock:    bootclock.New(boot),
 		runner:   run,
 		root:     context.Background(),
 		stopping: make(chan struct{}),
@@ -224,7 +226,7 @@ func (c *Client) Close() error {
 		g.close()
 	}
 	c.checkIdle()
-	c.clock.wait(c.idle, c.clock.now()+c.cfg.unlockTimeout)
+	c.clock.Wait(c.idle, c.clock.Now()+c.cfg.unlockTimeout)
 	c.orphans.last()
 
 	c.mu.Lock()
@@ -266,7 +268,7 @@ func (c *Client) await(most time.Duration) {
 		c.tasks.Wait()
 		close(ended)
 	}()
-	c.clock.wait(ended, c.clock.now()+most)
+	c.clock.Wait(ended, c.clock.Now()+most)
 }
 
 // gate returns the gate of a lock, referenced for the caller, who must release

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 )
 
@@ -86,7 +87,7 @@ func contractOnTheWire(t *testing.T, c contractOf) {
 	b := scriptBench{t, c.s.Client(), nil, c.s}
 	before := time.Now()
 	l := mustLock(t, newTestMutex(c.a, "wire"))
-	if until := l.ExpiresAt(); until.Before(before.Add(29*time.Second)) || until.After(time.Now().Add(30*time.Second-margin(30*time.Second))) {
+	if until := l.ExpiresAt(); until.Before(before.Add(29*time.Second)) || until.After(time.Now().Add(30*time.Second-bootclock.Margin(30*time.Second))) {
 		t.Errorf("trusted until %v after the call", until.Sub(before))
 	}
 	if kindOfTest() == "setnx" {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 )
 
@@ -43,10 +44,10 @@ func TestExtendMakesAnExplicitLeaseEndLater(t *testing.T) {
 			if ttl := v.Mini().TTL(kind); ttl != 10*time.Second {
 				t.Errorf("%s: the TTL is %v", kind, ttl)
 			}
-			if got, want := l.ExpiresAt().Sub(start), 10*time.Second-margin(10*time.Second); got != want {
+			if got, want := l.ExpiresAt().Sub(start), 10*time.Second-bootclock.Margin(10*time.Second); got != want {
 				t.Errorf("%s: trusted for %v, want %v", kind, got, want)
 			}
-			virtualUntil(start, 10*time.Second-margin(10*time.Second)-time.Millisecond)
+			virtualUntil(start, 10*time.Second-bootclock.Margin(10*time.Second)-time.Millisecond)
 			if ctx.Err() != nil || l.Err() != nil {
 				t.Errorf("%s: ended early: %v", kind, l.Err())
 			}

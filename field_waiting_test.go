@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 )
 
@@ -108,7 +109,7 @@ func TestS11_WaitMayOutlastTheLease(t *testing.T) {
 					t.Fatalf("%v after %v, want a lease after %v", err, took, hold)
 				}
 				count.section(0)
-				if ttl, trust := s.ttl(b), time.Until(l.ExpiresAt()); ttl != lease || trust != lease-margin(lease) {
+				if ttl, trust := s.ttl(b), time.Until(l.ExpiresAt()); ttl != lease || trust != lease-bootclock.Margin(lease) {
 					t.Errorf("TTL %v, trusted for %v: want a whole lease of %v", ttl, trust, lease)
 				}
 				mustUnlock(t, l)

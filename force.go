@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 )
 
 // This file is what takes a lock away, or lets it be kept for longer.
@@ -46,7 +48,7 @@ func (g *gate) extendHold(ctx context.Context, l *Lease, d time.Duration) error 
 	if err := ctxError(ctx); err != nil {
 		return h.wrap("extend", err)
 	}
-	if g.c.clock.now()+d-margin(d) <= time.Duration(h.end.Load()) {
+	if g.c.clock.Now()+d-bootclock.Margin(d) <= time.Duration(h.end.Load()) {
 		return nil
 	}
 	k := b.owned()
@@ -69,7 +71,7 @@ func (g *gate) extendHold(ctx context.Context, l *Lease, d time.Duration) error 
 		return err
 	}
 	g.mu.Lock()
-	end := res.sentAt + d - margin(d)
+	end := res.sentAt + d - bootclock.Margin(d)
 	if h.maxHold > 0 {
 		end = min(end, h.since+h.maxHold)
 	}
@@ -100,10 +102,10 @@ func (g *gate) force(ctx context.Context, k kind, keys *lockKeys, owner owner) e
 	}
 	g.mu.Unlock()
 	tellAll(endings)
-	deadline := g.c.clock.now() + g.c.cfg.unlockTimeout
+	deadline := g.c.clock.Now() + g.c.cfg.unlockTimeout
 	o := ownedKey{keys: keys, owner: owner}
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
-		left := max(deadline-g.c.clock.now(), time.Millisecond)
+		left := max(deadline-g.c.clock.Now(), time.Millisecond)
 		_, res := k.release(g.c.runner.on(ctx, left, ctx.Done()), []ownedKey{o})
 		if res.fate == replied {
 			return nil
@@ -111,9 +113,9 @@ func (g *gate) force(ctx context.Context, k kind, keys *lockKeys, owner owner) e
 		if err := ctxError(ctx); err != nil {
 			return err
 		}
-		if res.fate.vain() || g.c.clock.now()+pause >= deadline {
+		if res.fate.vain() || g.c.clock.Now()+pause >= deadline {
 			return res.err
 		}
-		g.c.clock.wait(ctx.Done(), g.c.clock.now()+pause)
+		g.c.clock.Wait(ctx.Done(), g.c.clock.Now()+pause)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 )
 
 func FuzzNames(f *testing.F) {
@@ -102,7 +104,7 @@ func FuzzDurations(f *testing.F) {
 // checkTrustArithmetic follows a lease that options accept through all that is
 // computed from it.
 func checkTrustArithmetic(t *testing.T, lease, timeout time.Duration) {
-	m := margin(lease)
+	m := bootclock.Margin(lease)
 	if m <= 0 || m >= lease/2 || m < 2*time.Millisecond {
 		t.Errorf("margin of %v is %v", lease, m)
 	}

@@ -284,7 +284,7 @@ func (g *gate) beginLocked(w *waiter, a *attempt) []owner {
 	g.tried = g.hints
 	g.yielding.try()
 	g.attempts++
-	a.n, a.owner, a.want, a.sentAt = g.attempts, g.c.newOwner(), w.want, g.c.clock.now()
+	a.n, a.owner, a.want, a.sentAt = g.attempts, g.c.newOwner(), w.want, g.c.clock.Now()
 	if others := g.queue.n - 1; others > 0 && g.c.cfg.localHandoff > 0 {
 		a.reserve = min(others*tokensEach, mostTokens)
 	}

@@ -44,7 +44,7 @@ type released struct {
 
 // remember notes that o was released just now.
 func (s *ghosts) remember(k kind, o *ownedKey) {
-	now := s.r.clock.now()
+	now := s.r.clock.Now()
 	r := released{k, *o, s.r.site(o.keys.key), now + max(o.lease, s.least), s.r.dials.Load()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +74,7 @@ func (s *ghosts) growLocked() {
 
 // any reports whether anything is remembered.
 func (s *ghosts) any() bool {
-	now := s.r.clock.now()
+	now := s.r.clock.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.n > 0 && s.list[s.head].until <= now {
@@ -85,7 +85,7 @@ func (s *ghosts) any() bool {
 
 // again releases once more what pick picks of those that Redis may still keep.
 func (s *ghosts) again(pick func(r *released) bool) {
-	now := s.r.clock.now()
+	now := s.r.clock.Now()
 	var found []released
 	s.mu.Lock()
 	for i := range s.n {
@@ -112,7 +112,7 @@ func (s *ghosts) moved() {
 // suspects reports whether the holder of a key may be an owner that was released before the
 // newest connection was made. It does so once for each such connection.
 func (s *ghosts) suspects(key string) bool {
-	dials, now, found := s.r.dials.Load(), s.r.clock.now(), false
+	dials, now, found := s.r.dials.Load(), s.r.clock.Now(), false
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.n == 0 || s.list[s.head].dials == dials {

@@ -2,6 +2,10 @@ package watchlock
 
 import "time"
 
+import (
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+)
+
 // This file is how the next waiter here gets the lock from an Unlock: its burst passed
 // in memory, or the lock relayed to a new owner in the script that releases.
 
@@ -47,7 +51,7 @@ func (g *gate) passLocked(h *hold, now time.Duration) bool {
 	if b.passedAt == 0 {
 		b.passedAt = now
 	}
-	lease := b.holdLocked(to.want, token, never, now, to.caller)
+	lease := b.holdLocked(to.want, token, bootclock.Never, now, to.caller)
 	// The watchdog looks each third of its timeout, and a max hold is no shorter
 	// than the whole: it will see the new hold's end in time.
 	g.deliverLocked(to, delivery{lease: lease}) // to is its caller's again

@@ -1,17 +1,21 @@
 package watchlock
 
+import (
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+)
+
 // hint says that the lock may have become free. While we believe we hold, that means
 // that somebody may have released or forced it, so Redis is asked: at once, or when the
 // last such question is verifyGap ago. (A subscription that begins soon after Redis's
 // last word leaves little unheard.)
 func (g *gate) hint(h hint) {
-	now := g.c.clock.now()
+	now := g.c.clock.Now()
 	g.mu.Lock()
 	message := h != hintConfirmed
 	echo := h == hintReleased && now < g.echoBy
 	g.hints++
 	b := g.held
-	next := never
+	next := bootclock.Never
 	switch {
 	case echo:
 		// The message of our own release, most likely. If not, a look soon does.
@@ -35,7 +39,7 @@ func (g *gate) hint(h hint) {
 	}
 	g.wakeLocked()
 	g.mu.Unlock()
-	if next != never {
+	if next != bootclock.Never {
 		g.c.dog.schedule(b, next)
 	}
 }

@@ -3,6 +3,8 @@ package watchlock
 import (
 	"context"
 	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 )
 
 // This file is what a gate does for the leases that stand on its burst.
@@ -16,7 +18,7 @@ func (b *burst) holdLocked(w want, token int64, trusted, since time.Duration, ca
 	}
 	h.burst, h.keys, h.watchdog, h.maxHold = b, w.keys, w.watchdog, w.maxHold
 	h.token, h.caller, h.since = token, caller, since
-	end := never
+	end := bootclock.Never
 	if !w.watchdog {
 		end = trusted
 	}
@@ -44,14 +46,14 @@ func (b *burst) nextLocked() time.Duration {
 // verifyLocked has Redis asked about b at the instant at, or earlier if that is
 // planned, and returns when the watchdog must look.
 func (b *burst) verifyLocked(at time.Duration) time.Duration {
-	b.doubted, b.doubtAt = true, b.gate.c.clock.now()
+	b.doubted, b.doubtAt = true, b.gate.c.clock.Now()
 	b.verifyAt = min(b.verifyAt, at)
 	return b.nextLocked()
 }
 
 // check is Lease.Err: it ends what has run out, then answers.
 func (g *gate) check(h *hold) error {
-	now := g.c.clock.now()
+	now := g.c.clock.Now()
 	g.mu.Lock()
 	var endings []ending
 	if h.err == nil && !h.live(now) {
@@ -90,7 +92,7 @@ func (g *gate) done(l *Lease) <-chan struct{} {
 //     Unlock returned. It carries the owner, so it could do no harm.
 func (g *gate) unlock(ctx context.Context, h *hold) error {
 	b := h.burst
-	now := g.c.clock.now()
+	now := g.c.clock.Now()
 	g.mu.Lock()
 	lost := b.expireLocked(now)
 	last := false
@@ -141,7 +143,7 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 // giveUp releases a burst in Redis after its last Unlock, by the relay r if there is one,
 // and opens the gate unless that has.
 func (g *gate) giveUp(ctx context.Context, b *burst, renewing chan struct{}, r *relay) error {
-	deadline := g.c.clock.now() + g.c.cfg.unlockTimeout
+	deadline := g.c.clock.Now() + g.c.cfg.unlockTimeout
 	err := g.releaseBurst(ctx, b, deadline, r)
 	g.mu.Lock()
 	if g.releasing == b {
@@ -150,7 +152,7 @@ func (g *gate) giveUp(ctx context.Context, b *burst, renewing chan struct{}, r *
 	}
 	g.mu.Unlock()
 	if renewing != nil {
-		g.c.clock.wait(renewing, deadline)
+		g.c.clock.Wait(renewing, deadline)
 	}
 	g.unref()
 	return err
@@ -162,7 +164,7 @@ func (g *gate) giveUp(ctx context.Context, b *burst, renewing chan struct{}, r *
 func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duration, r *relay) error {
 	covered := false
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
-		left := max(deadline-g.c.clock.now(), time.Millisecond)
+		left := max(deadline-g.c.clock.Now(), time.Millisecond)
 		do := g.c.runner.on(ctx, left, nil)
 		if left >= mostOfAFlight {
 			do = g.c.runner.here(ctx)
@@ -191,11 +193,11 @@ func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duratio
 		case unknown, dubious:
 			covered = covered || res.sentAt < time.Duration(b.trusted.Load())
 		}
-		if res.fate.vain() || g.c.clock.now()+pause >= deadline {
+		if res.fate.vain() || g.c.clock.Now()+pause >= deadline {
 			g.c.orphans.add(b.kind(), b.owned(), true)
 			return res.err
 		}
-		g.c.clock.wait(nil, g.c.clock.now()+pause)
+		g.c.clock.Wait(nil, g.c.clock.Now()+pause)
 	}
 }
 
@@ -213,11 +215,11 @@ func (b *burst) owned() ownedKey {
 //  2. An extension is confirmed before the hold is made. One whose answer is
 //     lost extends no trust; the next carries the same owner and never shortens.
 func (g *gate) reenter(ctx context.Context, outer *hold, w want, caller uintptr, wait time.Duration) (*Lease, error) {
-	b, start := outer.burst, g.c.clock.now()
+	b, start := outer.burst, g.c.clock.Now()
 	var missed misses
-	end := start + w.lease - margin(w.lease)
+	end := start + w.lease - bootclock.Margin(w.lease)
 	for {
-		now := g.c.clock.now()
+		now := g.c.clock.Now()
 		g.mu.Lock()
 		endings := b.expireLocked(now)
 		err := outer.reasonLocked()
@@ -228,7 +230,7 @@ func (g *gate) reenter(ctx context.Context, outer *hold, w want, caller uintptr,
 		var l *Lease
 		if err == nil && enough {
 			l = b.holdLocked(w, outer.token, end, start, caller)
-			if w.watchdog && b.due == never {
+			if w.watchdog && b.due == bootclock.Never {
 				b.due = now + w.lease/3
 			}
 		}
@@ -253,7 +255,7 @@ func (g *gate) reenter(ctx context.Context, outer *hold, w want, caller uintptr,
 func (g *gate) extend(ctx context.Context, b *burst, lease, wait, start time.Duration, missed *misses) error {
 	k := b.owned()
 	k.lease, k.longer = lease, lease != g.c.cfg.watchdogTimeout
-	left := wait - (g.c.clock.now() - start)
+	left := wait - (g.c.clock.Now() - start)
 	timeout := attemptTimeout
 	if wait > 0 {
 		timeout = min(timeout, max(left, time.Millisecond))
@@ -267,7 +269,7 @@ func (g *gate) extend(ctx context.Context, b *burst, lease, wait, start time.Dur
 	case res.fate == replied:
 		res.err = unavailable(errUnseen)
 	}
-	left = wait - (g.c.clock.now() - start)
+	left = wait - (g.c.clock.Now() - start)
 	if res.fate.final() || wait != forever && left <= 0 {
 		return res.err
 	}
@@ -275,13 +277,13 @@ func (g *gate) extend(ctx context.Context, b *burst, lease, wait, start time.Dur
 	if wait != forever {
 		pause = min(pause, left)
 	}
-	g.c.clock.wait(ctx.Done(), g.c.clock.now()+pause)
+	g.c.clock.Wait(ctx.Done(), g.c.clock.Now()+pause)
 	return ctxError(ctx)
 }
 
 // judged applies Redis's answer about b, which was asked for at res.sentAt.
 func (g *gate) judged(b *burst, v verdict, res result, lease time.Duration) {
-	now := g.c.clock.now()
+	now := g.c.clock.Now()
 	g.mu.Lock()
 	endings := b.expireLocked(now) // an answer that comes after the end changes nothing
 	if !b.over && !g.c.runner.voids(&res) {
@@ -291,7 +293,7 @@ func (g *gate) judged(b *burst, v verdict, res result, lease time.Duration) {
 			b.failing, b.answered = false, max(b.answered, res.sentAt)
 			b.doubted = b.doubted && res.sentAt < b.doubtAt
 			if lease > 0 {
-				b.raise(res.sentAt + lease - margin(lease))
+				b.raise(res.sentAt + lease - bootclock.Margin(lease))
 			}
 		case notMine:
 			endings = append(endings, b.takenLocked("Redis no longer has it")...)
@@ -306,7 +308,7 @@ func (g *gate) judged(b *burst, v verdict, res result, lease time.Duration) {
 func (b *burst) closeLocked(h *hold, now time.Duration) ending {
 	b.dropLocked(h)
 	if b.watchTTLLocked(now, b.gate.c.cfg.watchdogTimeout) == 0 {
-		b.due = never
+		b.due = bootclock.Never
 	}
 	return h.endLocked(ErrNotHeld)
 }
@@ -351,7 +353,7 @@ func (g *gate) abandon() bool {
 
 // heldList lists the live leases.
 func (g *gate) heldList() []HeldLock {
-	now := g.c.clock.now()
+	now := g.c.clock.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.held == nil {
@@ -362,7 +364,7 @@ func (g *gate) heldList() []HeldLock {
 		if h.live(now) {
 			list = append(list, HeldLock{
 				Name: h.keys.name, Kind: g.held.kind().String(), Caller: placeOf(h.caller),
-				Since: g.c.clock.wall(h.since), ExpiresAt: g.c.clock.wall(h.until()),
+				Since: g.c.clock.Wall(h.since), ExpiresAt: g.c.clock.Wall(h.until()),
 			})
 		}
 	}

@@ -3,6 +3,8 @@ package watchlock
 import (
 	"fmt"
 	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 )
 
 // kind is what lock kinds differ in: what to run to acquire, renew and release, and for
@@ -62,7 +64,7 @@ type relayed struct {
 
 const hashChannel = "redisson_lock__channel"
 
-var hashTraits = traits{name: "mutex", form: formHash, channel: hashChannel, trips: 1, poll: never, relays: true}
+var hashTraits = traits{name: "mutex", form: formHash, channel: hashChannel, trips: 1, poll: bootclock.Never, relays: true}
 
 // hashKind is Redisson's RLock on the wire: a hash whose one field is the owner.
 type hashKind struct{}

@@ -1,7 +1,11 @@
 package watchlock
 
+import (
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+)
+
 var fencedTraits = traits{
-	name: "fenced mutex", form: formHash, channel: hashChannel, counter: "redisson_lock_token", trips: 1, poll: never, relays: true,
+	name: "fenced mutex", form: formHash, channel: hashChannel, counter: "redisson_lock_token", trips: 1, poll: bootclock.Never, relays: true,
 }
 
 // fencedKind is Redisson's RFencedLock on the wire: a hashKind with a counter.

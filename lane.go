@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 )
 
 const (
@@ -31,7 +33,7 @@ const (
 type lane struct {
 	// immutable
 	r       *runner
-	clock   *clock
+	clock   *bootclock.Clock
 	spawn   func(func()) bool
 	exact   bool            // a flight's context ends with the timeout of its calls
 	root    context.Context // has no values
@@ -80,7 +82,7 @@ type ticket struct {
 
 // enter queues t, or returns the flight that it begins.
 func (l *lane) enter(t *ticket) ([]*ticket, int) {
-	now := l.clock.now()
+	now := l.clock.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.flight == 0 {
@@ -119,7 +121,7 @@ func (l *lane) armLocked(now time.Duration) {
 // runs on a timer's goroutine, which Close does not wait for: what flies has its
 // own.
 func (l *lane) overtake() {
-	now := l.clock.now()
+	now := l.clock.Now()
 	l.mu.Lock()
 	if len(l.queue) == 0 {
 		l.mu.Unlock()
@@ -156,7 +158,7 @@ func (l *lane) nextLocked(now time.Duration) ([]*ticket, int) {
 
 // land ends flight n and returns the next, if anybody waits for it.
 func (l *lane) land(n int, trip time.Duration, answered bool) ([]*ticket, int) {
-	now := l.clock.now()
+	now := l.clock.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if answered {
@@ -184,7 +186,7 @@ func (l *lane) lead(batch []*ticket, n int) {
 	}
 	if !l.spawn(func() { l.fly(batch, n, nil) }) {
 		for _, t := range batch {
-			t.res = result{fate: refused, err: errClosed, sentAt: l.clock.now()}
+			t.res = result{fate: refused, err: errClosed, sentAt: l.clock.Now()}
 			t.signal <- false
 		}
 	}
@@ -229,7 +231,7 @@ func (l *lane) recycle(batch []*ticket) {
 // closed, whatever the connection does.
 func (l *lane) run(ctx context.Context, c call, whose wanter, timeout time.Duration, stop <-chan struct{}) result {
 	timeout = min(timeout, flightMost)
-	began := l.clock.now()
+	began := l.clock.Now()
 	t := &ticket{call: c, values: ctx, whose: whose, timeout: timeout, signal: make(chan bool, 1)}
 	if batch, n := l.enter(t); batch != nil {
 		l.lead(batch, n)
@@ -242,7 +244,7 @@ func (l *lane) run(ctx context.Context, c call, whose wanter, timeout time.Durat
 	case <-timer.C:
 	case <-stop:
 	}
-	now := l.clock.now()
+	now := l.clock.Now()
 	res := result{fate: unknown, err: unavailable(&noAnswerError{now - began}), sentAt: began, took: now - began, term: l.r.term()}
 	if res.took >= timeout {
 		l.r.observe(l.r.site(t.call.key()), &res, began)
@@ -289,19 +291,19 @@ func (l *lane) send(batch []*ticket) (trip time.Duration, answered bool) {
 		return 0, false
 	}
 	term, on := l.r.term(), l.r.link() // in this order: see primary
-	sentAt := l.clock.now()
+	sentAt := l.clock.Now()
 	for _, t := range batch {
 		t.wire.fill(ctx, &t.call, on, l.whole(t.call.script))
 	}
 	carry(ctx, l.r.rdb, batch)
-	if again := l.again(batch); len(again) > 0 && l.clock.now()-sentAt < attemptTimeout/2 {
+	if again := l.again(batch); len(again) > 0 && l.clock.Now()-sentAt < attemptTimeout/2 {
 		for _, t := range again {
 			t.wire.fill(ctx, &t.call, on, true)
 		}
 		carry(ctx, l.r.rdb, again)
 		l.again(again)
 	}
-	trip = l.clock.now() - sentAt
+	trip = l.clock.Now() - sentAt
 	for _, t := range batch {
 		t.res = t.wire.result(ctx, &t.call)
 		t.res.sentAt, t.res.took, t.res.term = sentAt, trip, term
@@ -338,7 +340,7 @@ func (l *lane) settled(batch []*ticket) []*ticket {
 	}
 	return slices.DeleteFunc(slices.Clone(batch), func(t *ticket) bool {
 		if t.whose != nil {
-			t.res = result{fate: later, err: unavailable(errSettles), sentAt: l.clock.now(), term: l.r.term()}
+			t.res = result{fate: later, err: unavailable(errSettles), sentAt: l.clock.Now(), term: l.r.term()}
 		}
 		return t.whose != nil
 	})
@@ -429,7 +431,7 @@ func (l *lane) context(batch []*ticket) (context.Context, context.CancelFunc) {
 		}
 		return context.WithTimeout(context.WithoutCancel(batch[0].values), longest)
 	}
-	now := l.clock.now()
+	now := l.clock.Now()
 	l.mu.Lock()
 	if l.shared == nil || now-l.sharedAt >= flightsShare {
 		l.shared, l.sharedAt = newFlightContext(attemptTimeout+flightsShare), now

@@ -80,7 +80,7 @@ func (l *Lease) ExpiresAt() time.Time {
 	if l == nil {
 		return time.Time{}
 	}
-	return l.hold.burst.gate.c.clock.wall(l.hold.until())
+	return l.hold.burst.gate.c.clock.Wall(l.hold.until())
 }
 
 // Name is the lock's name as given to NewMutex; empty for a nil Lease.

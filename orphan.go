@@ -144,7 +144,7 @@ func (s *orphanage) start() {
 // dueLocked is what is to be released now, by the server that has it: what was never
 // sent, and the rest but of those servers where a pass is under way.
 func (s *orphanage) dueLocked() (fresh, again map[*site][]*orphan) {
-	now := s.r.clock.now()
+	now := s.r.clock.Now()
 	fresh, again = make(map[*site][]*orphan), make(map[*site][]*orphan)
 	for key, list := range s.byKey {
 		at := s.r.site(key)
@@ -223,7 +223,7 @@ func (s *orphanage) last() {
 func (s *orphanage) clear() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.r.clock.now()
+	now := s.r.clock.Now()
 	for key, list := range s.byKey {
 		rest := list[:0]
 		for _, o := range list {
@@ -282,7 +282,7 @@ func (s *orphanage) release(batch []*orphan, again bool) fate {
 			o.alone, o.next = true, 0
 			s.wakeLocked()
 		case (res.fate == replied || res.fate == refused || res.fate == dubious) && o.answered == 0:
-			o.answered = s.r.clock.now()
+			o.answered = s.r.clock.Now()
 		}
 	}
 	return res.fate

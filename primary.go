@@ -79,7 +79,7 @@ type primary struct {
 // touch notes that somebody needs to know, and has the sentinels asked from now on. It
 // returns what to wait for if nobody has asked for some time, and for how long.
 func (p *primary) touch() (first <-chan struct{}, most time.Duration) {
-	now := p.r.clock.now()
+	now := p.r.clock.Now()
 	p.used.Store(int64(now))
 	if asked := time.Duration(p.asked.Load()); asked != 0 && now-asked < 2*askPace {
 		return nil, 0
@@ -126,13 +126,13 @@ func (p *primary) goesOn() bool {
 	default:
 		close(p.first)
 	}
-	p.running = p.r.ended.Err() == nil && p.r.clock.now()-time.Duration(p.used.Load()) < p.linger
+	p.running = p.r.ended.Err() == nil && p.r.clock.Now()-time.Duration(p.used.Load()) < p.linger
 	return p.running
 }
 
 // ask puts the question once.
 func (p *primary) ask(ctx context.Context) {
-	began := p.r.clock.now()
+	began := p.r.clock.Now()
 	slow := time.AfterFunc(askSlow, p.onSlow)
 	defer slow.Stop()
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
@@ -162,7 +162,7 @@ func (p *primary) leads(l *link, addr string) bool {
 		p.mu.Unlock()
 		return true
 	}
-	now := p.r.clock.now()
+	now := p.r.clock.Now()
 	if addr == p.left && now-p.leftAt < staleFor {
 		p.mu.Unlock()
 		return false // a sentinel that lags behind
@@ -264,12 +264,12 @@ func (r *runner) settled(stop <-chan struct{}) {
 	if r.primary == nil {
 		return
 	}
-	if at := time.Duration(r.primary.settle.Load()); at > r.clock.now() {
-		r.clock.wait(stop, at)
+	if at := time.Duration(r.primary.settle.Load()); at > r.clock.Now() {
+		r.clock.Wait(stop, at)
 	}
 }
 
 // settling reports whether no lock may be taken yet.
 func (r *runner) settling() bool {
-	return r.primary != nil && time.Duration(r.primary.settle.Load()) > r.clock.now()
+	return r.primary != nil && time.Duration(r.primary.settle.Load()) > r.clock.Now()
 }

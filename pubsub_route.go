@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 )
 
 // subscriber keeps the pub/sub connections, the ears, for all waiters of a client.
@@ -187,10 +189,10 @@ type changes struct {
 
 // changes returns what e is to subscribe and what to give up.
 func (s *subscriber) changes(e *ear) changes {
-	now := s.r.clock.now()
+	now := s.r.clock.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	todo := changes{remove: e.drops, kept: e.kept, next: never}
+	todo := changes{remove: e.drops, kept: e.kept, next: bootclock.Never}
 	e.drops = nil
 	for channel, t := range s.topics {
 		switch {
@@ -274,7 +276,7 @@ func (s *subscriber) gone(e *ear, channel string) {
 func (s *subscriber) lostLocked(t *topic) {
 	t.sharded = hearing{}
 	t.pause = min(max(2*t.pause, redialPause), redialMost)
-	t.retry = s.r.clock.now() + t.pause
+	t.retry = s.r.clock.Now() + t.pause
 	t.ear.wake()
 }
 

@@ -86,7 +86,7 @@ func (s *subscriber) leave(channel string, g listener) {
 	}
 	if i := slices.Index(t.heard, g); i >= 0 {
 		t.heard = slices.Delete(t.heard, i, i+1)
-		t.unused = s.r.clock.now()
+		t.unused = s.r.clock.Now()
 		if t.ear != nil {
 			t.ear.wake()
 		}
@@ -133,7 +133,7 @@ func (s *subscriber) hearsLocked(channel string) (echoes, counted int) {
 // message hints to whoever waits. A release is "00" or "0", by whose it is; anything unknown
 // on the channel may be a stranger's, and counts at a limited rate.
 func (s *subscriber) message(channel, payload string) {
-	now := s.r.clock.now()
+	now := s.r.clock.Now()
 	s.mu.Lock()
 	t := s.topics[channel]
 	h := hintStrange

@@ -90,7 +90,7 @@ func (e *ear) run(ctx context.Context) {
 		} else {
 			pause = 0
 		}
-		redial = clock.now() + pause
+		redial = clock.Now() + pause
 		e.drop(cn)
 		cn = nil
 		e.s.lookAgain()
@@ -98,7 +98,7 @@ func (e *ear) run(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		next := redial - clock.now()
+		next := redial - clock.Now()
 		if cn == nil && next <= 0 {
 			var err error
 			if cn, err = e.connect(ctx); err != nil {
@@ -110,7 +110,7 @@ func (e *ear) run(ctx context.Context) {
 		if cn != nil {
 			var err error
 			if next, err = e.tend(cn); err != nil {
-				fail(clock.now() - cn.since)
+				fail(clock.Now() - cn.since)
 				continue
 			}
 			failed = cn.failed
@@ -126,7 +126,7 @@ func (e *ear) run(ctx context.Context) {
 		case <-e.poke:
 		case err := <-failed:
 			e.s.tell(true, "connection for messages lost", err)
-			fail(clock.now() - cn.since)
+			fail(clock.Now() - cn.since)
 		case <-ctx.Done():
 			e.drop(cn)
 			return
@@ -146,7 +146,7 @@ func (e *ear) connect(ctx context.Context) (*connection, error) {
 	ctx, cancel := withSocket(ctx)
 	return &connection{
 		ps: e.s.r.listen(ctx, at), ctx: ctx, cancel: cancel,
-		since: e.s.r.clock.now(), placed: e.s.r.clock.now(), failed: make(chan error, 1),
+		since: e.s.r.clock.Now(), placed: e.s.r.clock.Now(), failed: make(chan error, 1),
 	}, nil
 }
 
@@ -217,7 +217,7 @@ func (e *ear) read(cn *connection) error {
 		return nil
 	}
 	cn.reading = true
-	cn.heard.Store(int64(e.s.r.clock.now()))
+	cn.heard.Store(int64(e.s.r.clock.Now()))
 	if !e.s.r.spawn(func() { e.listen(cn) }) {
 		return errClosed
 	}
@@ -243,7 +243,7 @@ var errStrayed = errors.New("the node has none of the slots that are listened fo
 // slot of any of its channels. It may have left the cluster: then it answers pings and
 // hears nothing.
 func (e *ear) strayed(cn *connection) bool {
-	r, now := e.s.r, e.s.r.clock.now()
+	r, now := e.s.r, e.s.r.clock.Now()
 	if e.node.known() || r.home == nil || now-cn.placed < pingPace {
 		return false
 	}
@@ -291,7 +291,7 @@ func (e *ear) ping(cn *connection, waiting bool) (time.Duration, error) {
 	if !cn.reading {
 		return pingPace, nil
 	}
-	now, heard := e.s.r.clock.now(), time.Duration(cn.heard.Load())
+	now, heard := e.s.r.clock.Now(), time.Duration(cn.heard.Load())
 	if cn.asked && heard < cn.pinged {
 		if now-cn.pinged >= pingAnswer {
 			return 0, &noAnswerError{pingAnswer}
@@ -322,7 +322,7 @@ func (e *ear) listen(cn *connection) {
 			cn.failed <- err
 			return
 		}
-		cn.heard.Store(int64(e.s.r.clock.now()))
+		cn.heard.Store(int64(e.s.r.clock.Now()))
 		e.greeted(cn)
 		switch m := msg.(type) {
 		case *redis.Message:

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 )
 
@@ -134,7 +135,7 @@ func TestA11_HoldOfADeadWorkerIsBounded(t *testing.T) {
 				t.Fatalf("the next holder: %v", err)
 			}
 			entered := time.Since(start)
-			if entered < most || entered > most+margin(defaultWatchdogTimeout)+20*time.Millisecond {
+			if entered < most || entered > most+bootclock.Margin(defaultWatchdogTimeout)+20*time.Millisecond {
 				t.Errorf("the next holder entered after %v, max hold is %v", entered, most)
 			}
 			mustErr(t, "the dead worker's lease", dead.Err(), ErrLost)

@@ -246,10 +246,10 @@ func (m *Mutex) ForceUnlock(ctx context.Context) error {
 }
 
 func (m *Mutex) forceUnlock(ctx context.Context) error {
-	deadline := m.c.clock.now() + m.c.cfg.unlockTimeout
+	deadline := m.c.clock.Now() + m.c.cfg.unlockTimeout
 	info, err := m.info(ctx)
-	for IsUnavailable(err) && ctx.Err() == nil && m.c.clock.now() < deadline {
-		m.c.clock.wait(ctx.Done(), m.c.clock.now()+firstRetry)
+	for IsUnavailable(err) && ctx.Err() == nil && m.c.clock.Now() < deadline {
+		m.c.clock.Wait(ctx.Done(), m.c.clock.Now()+firstRetry)
 		info, err = m.info(ctx)
 	}
 	switch {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 )
 
 const (
@@ -27,7 +29,7 @@ const (
 // timeout of the connection. Safe for concurrent use.
 type runner struct {
 	// immutable
-	clock   *clock
+	clock   *bootclock.Clock
 	spawn   func(func()) bool // starts a goroutine that Close waits for
 	root    context.Context
 	rdb     commander                             // the caller's client, for its hooks
@@ -375,7 +377,7 @@ func (r *runner) observe(s *site, res *result, sentAt time.Duration) {
 			return
 		}
 	}
-	s.heard.Store(int64(r.clock.now()))
+	s.heard.Store(int64(r.clock.Now()))
 	if s.broken.Load() && s.broken.CompareAndSwap(true, false) {
 		r.onBack(s)
 	}
@@ -388,7 +390,7 @@ func (r *runner) lookAgain() {
 	if r.cluster == nil {
 		return
 	}
-	now, last := int64(r.clock.now()), r.lookedAt.Load()
+	now, last := int64(r.clock.Now()), r.lookedAt.Load()
 	if last != 0 && now-last < int64(lookGap) || !r.looking.CompareAndSwap(false, true) {
 		return
 	}

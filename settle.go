@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 )
 
 // This file is what a gate makes of the end of an attempt.
@@ -11,7 +13,7 @@ import (
 // settleLocked decides what an attempt came to. It returns how long to pause before
 // the next, or false when the driver's work is done.
 func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res result) (pause time.Duration, again bool) {
-	now := g.c.clock.now()
+	now := g.c.clock.Now()
 	g.attempt = nil
 	if res.err == errUnwanted { //nolint:errorlint // the lane's own
 		if g.queue.n == 0 {
@@ -111,7 +113,7 @@ func (g *gate) failLocked(w *waiter, a *attempt, err error) {
 // grantedLocked makes a burst of a grant and gives it to the first waiter whom
 // it suits, or gives it back.
 func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res result, now time.Duration) (time.Duration, bool) {
-	trusted := res.sentAt + a.want.lease - margin(a.want.lease)
+	trusted := res.sentAt + a.want.lease - bootclock.Margin(a.want.lease)
 	slow := trusted-now < a.want.lease/2
 	var to *waiter
 	for o := g.queue.first; o != nil && !slow && !g.closed; o = o.behind {
@@ -134,7 +136,7 @@ func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res result, now t
 	b := &burst{
 		gate: g, owner: a.owner, lease: a.want.lease, at: g.c.runner.site(g.keys.key),
 		spare: int16(min(got.last-got.token, mostTokens)), //nolint:gosec // so it fits
-		due:   never, verifyAt: never, verified: now - verifyGap, answered: res.sentAt,
+		due:   bootclock.Never, verifyAt: bootclock.Never, verified: now - verifyGap, answered: res.sentAt,
 	}
 	b.raise(trusted)
 	g.held = b

@@ -2,6 +2,10 @@ package watchlock
 
 import "time"
 
+import (
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+)
+
 // This file is how the watchdog has Redis asked, before a renewal is due, whether what is
 // held still stands.
 
@@ -37,7 +41,7 @@ func (d *watchdog) tick(now time.Duration) time.Duration {
 	cluster := d.c.runner.cluster != nil
 	if !held {
 		if !cluster || !d.c.ghosts.any() {
-			return never
+			return bootclock.Never
 		}
 		at = now + tickPace
 	}
@@ -80,13 +84,13 @@ func (d *watchdog) replaced() {
 	for _, g := range d.c.allGates() {
 		at := d.c.runner.site(g.keys.key)
 		g.mu.Lock()
-		b, next := g.held, never
+		b, next := g.held, bootclock.Never
 		if b != nil && b.at != at {
 			b.at = at
-			next = b.verifyLocked(d.c.clock.now())
+			next = b.verifyLocked(d.c.clock.Now())
 		}
 		g.mu.Unlock()
-		if next != never {
+		if next != bootclock.Never {
 			d.schedule(b, next)
 		}
 	}
@@ -96,13 +100,13 @@ func (d *watchdog) replaced() {
 // the old one kept since the change does not count there: trust is cut to what is sure, if
 // the change was named as soon as it is as a rule.
 func (d *watchdog) moved() {
-	now := d.c.clock.now()
+	now := d.c.clock.Now()
 	sure := max(d.c.cfg.watchdogTimeout*2/3-namedWithin, leastVerified)
 	for _, g := range d.c.allGates() {
 		g.mu.Lock()
-		b, next := g.held, never
+		b, next := g.held, bootclock.Never
 		if b != nil {
-			if b.moved = true; b.due != never {
+			if b.moved = true; b.due != bootclock.Never {
 				b.trusted.Store(min(b.trusted.Load(), int64(now+sure)))
 			}
 			next = b.verifyLocked(now)
@@ -117,7 +121,7 @@ func (d *watchdog) moved() {
 // verify has a server asked about everything that is held there: after an outage it may
 // have lost it. It does so once in verifyPace.
 func (d *watchdog) verify(at *site) {
-	now := d.c.clock.now()
+	now := d.c.clock.Now()
 	due := now
 	for {
 		last := at.verifiedAt.Load()
@@ -137,7 +141,7 @@ func (d *watchdog) verify(at *site) {
 			continue
 		}
 		g.mu.Lock()
-		b, next := g.held, never
+		b, next := g.held, bootclock.Never
 		if b != nil {
 			next = b.verifyLocked(due)
 		}

@@ -119,7 +119,7 @@ func TestAForeignReleaseIsNotTakenForTheMessageOfOurOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		g.mu.Lock()
-		if foreign := g.yielding.foreign(c.clock.now()); !foreign || g.echoBy == 0 {
+		if foreign := g.yielding.foreign(c.clock.Now()); !foreign || g.echoBy == 0 {
 			t.Errorf("known to be foreign: %v; our own is still to come until %v", foreign, g.echoBy)
 		}
 		g.mu.Unlock()

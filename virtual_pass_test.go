@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 )
 
@@ -286,7 +287,7 @@ func TestTheMaxHoldOfTheNextHolderCounts(t *testing.T) {
 
 func TestABurstIsNotPassedNearTheEndOfItsTrust(t *testing.T) {
 	const timeout = 900 * time.Millisecond
-	edge := timeout - margin(timeout) - timeout/3
+	edge := timeout - bootclock.Margin(timeout) - timeout/3
 	for at, passes := range map[time.Duration]bool{edge - time.Millisecond: true, edge: false, edge + time.Millisecond: false} {
 		inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 			c, wire := virtualWired(t, v, WithLocalHandoff(time.Second), WithWatchdogTimeout(timeout))

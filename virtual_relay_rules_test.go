@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 )
 
@@ -73,7 +74,7 @@ func TestTrustInARelayedLockBeginsBeforeTheRelayWasSent(t *testing.T) {
 			t.Fatalf("it was granted after %v, in %d relays", took, v.CountIf(relayRuns))
 		}
 		lease := defaultWatchdogTimeout
-		if want := sent.Add(lease - margin(lease)); second.lease.ExpiresAt().After(want) {
+		if want := sent.Add(lease - bootclock.Margin(lease)); second.lease.ExpiresAt().After(want) {
 			t.Errorf("trusted for %v more, want %v", time.Until(second.lease.ExpiresAt()), time.Until(want))
 		}
 		virtualUntil(sent, lease/3)

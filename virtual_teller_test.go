@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 )
 
@@ -182,7 +183,7 @@ func TestVirtualALineHasTheTimeOfWhatItTells(t *testing.T) {
 			t.Fatalf("logged %v", logs.All())
 		}
 		for _, e := range logs.All() {
-			if at := e.Time.Sub(start); at != 10*time.Second-margin(10*time.Second) {
+			if at := e.Time.Sub(start); at != 10*time.Second-bootclock.Margin(10*time.Second) {
 				t.Errorf("a line has the time %v", at)
 			}
 			if !e.Caller.Defined || !strings.HasPrefix(e.Message, "lease lost") {

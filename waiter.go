@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 )
 
 // waiter is one call of Lock or TryLock in the queue.
@@ -84,7 +86,7 @@ func (g *gate) warnSelf(w *waiter) {
 // leave ends a wait from outside: by its own timer or context. It returns what
 // was delivered meanwhile, or why nothing was.
 func (g *gate) leave(w *waiter) (delivery, error) {
-	now := g.c.clock.now()
+	now := g.c.clock.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
@@ -172,7 +174,7 @@ func (g *gate) answerOnceLocked(n int, err func(*waiter) error) {
 // lock waits in the queue for a lease. A grant whose trust is gone before it
 // reaches the caller is no grant.
 func (g *gate) lock(ctx context.Context, op string, wait time.Duration, want want, caller uintptr) (*Lease, error) {
-	start, left := g.c.clock.now(), wait
+	start, left := g.c.clock.Now(), wait
 	now := start
 	for tries := 1; ; tries++ {
 		w := g.c.newWaiter()
@@ -189,7 +191,7 @@ func (g *gate) lock(ctx context.Context, op string, wait time.Duration, want wan
 			return d.lease, d.err
 		}
 		_ = d.lease.Unlock(ctx)
-		now = g.c.clock.now()
+		now = g.c.clock.Now()
 		if tries >= slowGrants || wait <= 0 {
 			return nil, unavailable(&slowError{now - start, want.lease})
 		}
@@ -205,7 +207,7 @@ func (g *gate) wait(ctx context.Context, w *waiter, now, limit time.Duration) (d
 	deadline, ends := ctx.Deadline()
 	// An attempt made here must end before the wait does.
 	w.here = ctx.Done() == nil && (limit == forever || limit >= mostOfAFlight && w.want.kind.traits().trips == 1)
-	w.until = never
+	w.until = bootclock.Never
 	if limit != forever {
 		w.until = now + max(limit, 0)
 	}
@@ -227,7 +229,7 @@ func (g *gate) wait(ctx context.Context, w *waiter, now, limit time.Duration) (d
 		default:
 		}
 		if limit != forever {
-			limit = max(0, limit-(g.c.clock.now()-now))
+			limit = max(0, limit-(g.c.clock.Now()-now))
 		}
 	}
 	if w.once {

@@ -4,7 +4,12 @@ import (
 	"container/heap"
 	"sync"
 	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 )
+
+// bootPace is between two looks at the boot clock while something is held.
+const bootPace = time.Second
 
 // watchdog renews the bursts of one client and ends what runs out, on one
 // goroutine that lives from the first hold until some time after the last.
@@ -59,7 +64,7 @@ func (d *watchdog) add(b *burst, at time.Duration) {
 	defer d.mu.Unlock()
 	b.entry = entry{at: at, known: true}
 	heap.Push(&d.heap, b)
-	now := d.c.clock.now()
+	now := d.c.clock.Now()
 	if !d.eared {
 		if soon := b.first.since + keepAfter; soon < d.tickAt || d.tickAt <= now {
 			d.tickAt = soon
@@ -82,7 +87,7 @@ func (d *watchdog) remove(b *burst) {
 		heap.Remove(&d.heap, int(i)-1)
 	}
 	if len(d.heap) == 0 {
-		d.emptyAt = d.c.clock.now() // run sees it when it wakes anyway
+		d.emptyAt = d.c.clock.Now() // run sees it when it wakes anyway
 	}
 }
 
@@ -125,7 +130,7 @@ func (d *watchdog) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		now := d.c.clock.now()
+		now := d.c.clock.Now()
 		due, next, idle := d.take(now)
 		if idle {
 			d.keepEars(now)
@@ -140,7 +145,7 @@ func (d *watchdog) run() {
 		if len(due) > 0 {
 			continue // some of them may be due again
 		}
-		timer.Reset(min(min(next, d.tick(now))-d.c.clock.now(), bootPace))
+		timer.Reset(min(min(next, d.tick(now))-d.c.clock.Now(), bootPace))
 		select {
 		case <-timer.C:
 		case <-d.poke:
@@ -243,24 +248,24 @@ func (d *watchdog) look(b *burst, now time.Duration) (s sight) {
 			e.tell()
 		}
 	}()
-	if s.next = never; b.over {
+	if s.next = bootclock.Never; b.over {
 		return s
 	}
 	owned := b.owned()
 	owned.lease = b.watchTTLLocked(now, d.c.cfg.watchdogTimeout)
 	if owned.lease == 0 {
-		b.due = never
+		b.due = bootclock.Never
 		if left := time.Duration(b.trusted.Load()) - now; b.moved {
 			// What was extended at another server counts at this one only from now on.
-			owned.lease = (left + margin(left)).Truncate(time.Millisecond) + time.Millisecond
+			owned.lease = (left + bootclock.Margin(left)).Truncate(time.Millisecond) + time.Millisecond
 		}
 	} else {
 		// Not below what a longer lease on the same owner has taken.
 		left := time.Duration(b.trusted.Load()) - now
-		owned.lease = max(owned.lease, (left+margin(left)).Truncate(time.Millisecond)+time.Millisecond)
+		owned.lease = max(owned.lease, (left+bootclock.Margin(left)).Truncate(time.Millisecond)+time.Millisecond)
 	}
 	if b.renewing == nil && (b.verifyAt <= now || b.due <= now+d.early()) {
-		b.verifyAt, b.verified = never, now
+		b.verifyAt, b.verified = bootclock.Never, now
 		b.renewing = make(chan struct{})
 		for b.due <= now+d.early() {
 			b.due += d.interval()
@@ -287,7 +292,7 @@ func (d *watchdog) unwatchedLocked(b *burst, now time.Duration) (holds []*hold) 
 func (d *watchdog) send(batch []renewal) {
 	if !d.c.spawn(func() { d.renew(batch) }) {
 		for _, r := range batch {
-			d.settle(r, unseen, result{fate: unknown, err: ErrClosed, sentAt: d.c.clock.now()}, false)
+			d.settle(r, unseen, result{fate: unknown, err: ErrClosed, sentAt: d.c.clock.Now()}, false)
 		}
 	}
 }
@@ -328,9 +333,9 @@ func (d *watchdog) settle(r renewal, v verdict, res result, company bool) {
 		b.alone = b.alone || company && res.fate == refused
 		b.apart = company && (res.fate == later || res.fate == dubious)
 		// From its send: one that hangs must not halve the number of tries.
-		again := max(d.c.clock.now(), res.sentAt+d.early())
+		again := max(d.c.clock.Now(), res.sentAt+d.early())
 		if b.apart {
-			again = d.c.clock.now()
+			again = d.c.clock.Now()
 		}
 		if r.owned.lease > 0 && !b.moved {
 			b.due = min(b.due, again)

@@ -168,7 +168,7 @@ func (g *gate) heard(freed bool, told int) {
 	}
 	switch {
 	case freed && told > counted:
-		g.othersLocked().begin(int16(min(told-counted, mostTurns)), g.c.clock.now()) //nolint:gosec // it fits
+		g.othersLocked().begin(int16(min(told-counted, mostTurns)), g.c.clock.Now()) //nolint:gosec // it fits
 	case freed && g.yielding != nil:
 		g.yielding.others = 0
 	}
@@ -178,7 +178,7 @@ func (g *gate) heard(freed bool, told int) {
 func (g *gate) yield() {
 	for {
 		g.mu.Lock()
-		now := g.c.clock.now()
+		now := g.c.clock.Now()
 		for w := g.queue.first; w != nil && g.yielding.until() > now; w = w.behind {
 			if w.hurried(now) { // it came before the release, or has waited since
 				g.yielding.stop()

@@ -1,4 +1,4 @@
-package watchlock
+package bootclock
 
 import (
 	"syscall"
@@ -11,10 +11,10 @@ const (
 	clockBoottime  = 7
 )
 
-// bootOffset is CLOCK_BOOTTIME - CLOCK_MONOTONIC. The goroutine may be stopped
+// Offset is CLOCK_BOOTTIME - CLOCK_MONOTONIC. The goroutine may be stopped
 // between the readings, so it reads the monotonic clock on both sides and takes
 // the tightest of a few tries: it is too small by at most the time between them.
-func bootOffset() time.Duration {
+func Offset() time.Duration {
 	best, width := time.Duration(0), time.Duration(-1)
 	for range 5 {
 		before := readClock(clockMonotonic)

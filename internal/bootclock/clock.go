@@ -1,4 +1,4 @@
-package watchlock
+package bootclock
 
 import (
 	"math"
@@ -9,18 +9,17 @@ import (
 const (
 	bootFresh = 2 * time.Millisecond // how old a look at the boot clock may be
 	bootNoise = time.Millisecond     // growth below this is not a suspend
-	bootPace  = time.Second          // between two looks while something is held
 )
 
-// never is the end of what ends only by somebody's act.
-const never = time.Duration(math.MaxInt64)
+// Never is the end of what ends only by somebody's act.
+const Never = time.Duration(math.MaxInt64)
 
-// clock measures trust. Go's monotonic clock stands still while the machine is
+// Clock measures trust. Go's monotonic clock stands still while the machine is
 // suspended (golang/go#24595); Redis's does not. So an instant here is the time
 // since the client was made plus the growth of CLOCK_BOOTTIME over
 // CLOCK_MONOTONIC, which is the time slept. Instants are never compared with
 // those of another client. Safe for concurrent use.
-type clock struct {
+type Clock struct {
 	// immutable
 	start time.Time
 	boot  func() time.Duration // CLOCK_BOOTTIME - CLOCK_MONOTONIC, or a constant
@@ -31,12 +30,12 @@ type clock struct {
 	looked atomic.Int64 // time since start of the newest look at boot
 }
 
-func newClock(boot func() time.Duration) *clock {
-	return &clock{start: time.Now(), boot: boot, base: boot()}
+func New(boot func() time.Duration) *Clock {
+	return &Clock{start: time.Now(), boot: boot, base: boot()}
 }
 
-// now is the present instant.
-func (c *clock) now() time.Duration {
+// Now is the present instant.
+func (c *Clock) Now() time.Duration {
 	mono := time.Since(c.start)
 	if mono-time.Duration(c.looked.Load()) >= bootFresh {
 		c.look(mono)
@@ -46,7 +45,7 @@ func (c *clock) now() time.Duration {
 
 // look reads the boot clock. Two looks at once may finish in any order, so the
 // growth only ever rises.
-func (c *clock) look(mono time.Duration) {
+func (c *Clock) look(mono time.Duration) {
 	c.looked.Store(int64(mono))
 	grown := int64(c.boot() - c.base)
 	for {
@@ -57,9 +56,9 @@ func (c *clock) look(mono time.Duration) {
 	}
 }
 
-// wait returns when done is closed or at the instant at, whichever is first.
-func (c *clock) wait(done <-chan struct{}, at time.Duration) {
-	timer := time.NewTimer(at - c.now())
+// Wait returns when done is closed or at the instant at, whichever is first.
+func (c *Clock) Wait(done <-chan struct{}, at time.Duration) {
+	timer := time.NewTimer(at - c.Now())
 	defer timer.Stop()
 	select {
 	case <-done:
@@ -67,15 +66,15 @@ func (c *clock) wait(done <-chan struct{}, at time.Duration) {
 	}
 }
 
-// wall turns an instant into a time.Time for people.
-func (c *clock) wall(at time.Duration) time.Time {
-	return time.Now().Add(at - c.now())
+// Wall turns an instant into a time.Time for people.
+func (c *Clock) Wall(at time.Duration) time.Time {
+	return time.Now().Add(at - c.Now())
 }
 
-// margin is how long before the server's expiry a holder stops to trust its
+// Margin is how long before the server's expiry a holder stops to trust its
 // lease: 1 % and 50 ms for long leases, which covers a server clock that runs
 // 1 % fast, twenty times the kernel's slew limit, and the delay of a timer.
-func margin(lease time.Duration) time.Duration {
+func Margin(lease time.Duration) time.Duration {
 	if lease >= 5*time.Second {
 		return lease/100 + 50*time.Millisecond
 	}

@@ -1,4 +1,4 @@
-package watchlock
+package bootclock
 
 import (
 	"runtime"
@@ -26,22 +26,22 @@ func TestClockIsTimeSinceStartPlusTimeSlept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bootHand{}
 		b.set(40 * time.Hour) // a machine that has slept before
-		c := newClock(b.read)
-		if got := c.now(); got != 0 {
+		c := New(b.read)
+		if got := c.Now(); got != 0 {
 			t.Errorf("a new clock says %v", got)
 		}
 		time.Sleep(time.Second)
-		if got := c.now(); got != time.Second {
+		if got := c.Now(); got != time.Second {
 			t.Errorf("after a second it says %v", got)
 		}
 		b.set(41 * time.Hour)
 		time.Sleep(time.Second)
-		if got, want := c.now(), time.Hour+2*time.Second; got != want {
+		if got, want := c.Now(), time.Hour+2*time.Second; got != want {
 			t.Errorf("after an hour of sleep it says %v, want %v", got, want)
 		}
 		b.set(42 * time.Hour)
 		time.Sleep(time.Second)
-		if got, want := c.now(), 2*time.Hour+3*time.Second; got != want {
+		if got, want := c.Now(), 2*time.Hour+3*time.Second; got != want {
 			t.Errorf("after another it says %v, want %v", got, want)
 		}
 	})
@@ -58,14 +58,14 @@ func TestClockTakesGrowthFromAMillisecondOn(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := &bootHand{}
-			c := newClock(b.read)
+			c := New(b.read)
 			b.set(grown)
 			time.Sleep(time.Second)
 			want := time.Second
 			if counts {
 				want += grown
 			}
-			if got := c.now(); got != want {
+			if got := c.Now(); got != want {
 				t.Errorf("grown by %v, the clock says %v, want %v", grown, got, want)
 			}
 		})
@@ -75,11 +75,11 @@ func TestClockTakesGrowthFromAMillisecondOn(t *testing.T) {
 func TestClockAddsUpGrowthTooSmallToCountAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bootHand{}
-		c := newClock(b.read)
+		c := New(b.read)
 		for i := range 10 {
 			b.set(time.Duration(i+1) * 300 * time.Microsecond)
 			time.Sleep(time.Second)
-			slept := c.now() - time.Duration(i+1)*time.Second
+			slept := c.Now() - time.Duration(i+1)*time.Second
 			if behind := time.Duration(b.offset.Load()) - slept; behind < 0 || behind >= time.Millisecond {
 				t.Errorf("grown by %v in small steps, %v of it counts", time.Duration(b.offset.Load()), slept)
 			}
@@ -90,7 +90,7 @@ func TestClockAddsUpGrowthTooSmallToCountAtOnce(t *testing.T) {
 func TestClockKeepsTheLargestGrowth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bootHand{}
-		c := newClock(b.read)
+		c := New(b.read)
 		for _, step := range []struct{ boot, slept time.Duration }{
 			{time.Minute, time.Minute},
 			{time.Second, time.Minute}, // an unlucky reading
@@ -101,7 +101,7 @@ func TestClockKeepsTheLargestGrowth(t *testing.T) {
 		} {
 			b.set(step.boot)
 			time.Sleep(time.Second)
-			if got := c.now() - time.Since(c.start); got != step.slept {
+			if got := c.Now() - time.Since(c.start); got != step.slept {
 				t.Errorf("boot clock at %v: %v slept, want %v", step.boot, got, step.slept)
 			}
 		}
@@ -111,14 +111,14 @@ func TestClockKeepsTheLargestGrowth(t *testing.T) {
 func TestClockLooksAtTheBootClockEveryTwoMilliseconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bootHand{}
-		c := newClock(b.read)
+		c := New(b.read)
 		time.Sleep(10 * time.Millisecond)
-		c.now()
+		c.Now()
 		looks := b.looks.Load()
 		b.set(time.Hour)
 		for range 19 {
 			time.Sleep(100 * time.Microsecond)
-			if got := c.now(); got != time.Since(c.start) {
+			if got := c.Now(); got != time.Since(c.start) {
 				t.Fatalf("%v: looked before 2 ms were over", got)
 			}
 		}
@@ -126,7 +126,7 @@ func TestClockLooksAtTheBootClockEveryTwoMilliseconds(t *testing.T) {
 			t.Errorf("%d looks within 2 ms", got-looks)
 		}
 		time.Sleep(100 * time.Microsecond)
-		if got, want := c.now(), time.Hour+12*time.Millisecond; got != want {
+		if got, want := c.Now(), time.Hour+12*time.Millisecond; got != want {
 			t.Errorf("after 2 ms the clock says %v, want %v", got, want)
 		}
 		if got := b.looks.Load(); got != looks+1 {
@@ -137,7 +137,7 @@ func TestClockLooksAtTheBootClockEveryTwoMilliseconds(t *testing.T) {
 
 func TestClockIsMonotoneForEveryGoroutine(t *testing.T) {
 	var hand atomic.Int64
-	c := newClock(func() time.Duration {
+	c := New(func() time.Duration {
 		// Readings that jump ahead and fall back, as they do on a busy machine.
 		n := hand.Add(1)
 		return time.Duration(n)*100*time.Microsecond - time.Duration(n%3)*5*time.Millisecond
@@ -147,7 +147,7 @@ func TestClockIsMonotoneForEveryGoroutine(t *testing.T) {
 		workers.Go(func() {
 			last := time.Duration(0)
 			for begin := time.Now(); time.Since(begin) < 100*time.Millisecond; {
-				now := c.now()
+				now := c.Now()
 				if now < last {
 					t.Errorf("the clock went from %v back to %v", last, now)
 					return
@@ -167,19 +167,19 @@ func TestClockIsMonotoneForEveryGoroutine(t *testing.T) {
 
 func TestClockWaitEndsAtItsInstantOrWhenDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClock(func() time.Duration { return 0 })
+		c := New(func() time.Duration { return 0 })
 		begin := time.Now()
-		c.wait(nil, c.now()+time.Minute)
+		c.Wait(nil, c.Now()+time.Minute)
 		if took := time.Since(begin); took != time.Minute {
 			t.Errorf("waited %v, want 1m", took)
 		}
-		c.wait(nil, c.now()-time.Minute)
+		c.Wait(nil, c.Now()-time.Minute)
 		if took := time.Since(begin); took != time.Minute {
 			t.Errorf("waited for an instant that had passed")
 		}
 		done := make(chan struct{})
 		time.AfterFunc(time.Second, func() { close(done) })
-		c.wait(done, c.now()+time.Hour)
+		c.Wait(done, c.Now()+time.Hour)
 		if took := time.Since(begin); took != time.Minute+time.Second {
 			t.Errorf("waited until %v, want 1m1s", took)
 		}
@@ -188,9 +188,9 @@ func TestClockWaitEndsAtItsInstantOrWhenDone(t *testing.T) {
 
 func TestClockTellsInstantsToPeople(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClock(func() time.Duration { return 0 })
+		c := New(func() time.Duration { return 0 })
 		time.Sleep(3 * time.Second)
-		if got, want := c.wall(c.now()+5*time.Second), time.Now().Add(5*time.Second); !got.Equal(want) {
+		if got, want := c.Wall(c.Now()+5*time.Second), time.Now().Add(5*time.Second); !got.Equal(want) {
 			t.Errorf("in 5 s is %v, want %v", got, want)
 		}
 	})
@@ -212,21 +212,21 @@ func TestMarginIsOnePercentAndMoreForShortLeases(t *testing.T) {
 		time.Hour:                  36*time.Second + 50*ms,
 		100 * 365 * 24 * time.Hour: 365*24*time.Hour + 50*ms,
 	} {
-		if got := margin(lease); got != want {
+		if got := Margin(lease); got != want {
 			t.Errorf("margin of %v is %v, want %v", lease, got, want)
 		}
 	}
 }
 
 func TestBootOffsetIsSteady(t *testing.T) {
-	first := bootOffset()
+	first := Offset()
 	// It may be read too small by the time between its two readings.
 	if first <= -bootNoise || runtime.GOOS != "linux" && first != 0 {
 		t.Errorf("offset %v", first)
 	}
 	worst := time.Duration(0)
 	for range 2000 {
-		worst = max(worst, bootOffset()-first)
+		worst = max(worst, Offset()-first)
 	}
 	// Nobody suspended this machine meanwhile: growth would cost a lease.
 	if worst >= bootNoise {
