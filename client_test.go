@@ -36,6 +36,7 @@ func newTestClient(t testing.TB, rdb redis.UniversalClient, opts ...Option) *Cli
 		t.Fatalf("New: %v", err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
+	poolsOfTests.Store(c, rdb)
 	knowRights(c)
 	return c
 }
@@ -218,3 +219,9 @@ func knowRights(c *Client) {
 		c.rights.learn(k)
 	}
 }
+
+// flightPatience is how long a flight without an answer holds back what is behind it.
+const flightPatience = 50 * time.Millisecond
+
+// poolsOfTests are the callers' clients, by ours.
+var poolsOfTests sync.Map

@@ -57,7 +57,7 @@ type gate struct {
 	held      *burst
 	releasing *burst        // its release is on its way: not held, not free; nil: none
 	releaseAt time.Duration // since when
-	relaying  time.Duration // since when the lock goes on here with no release for all to see; 0: not
+	relaying  time.Duration // since when the lock is relayed, with no release for all to see; 0: not
 	yielding  *yielding     // nil while nobody else was heard of
 	echoBy    time.Duration // a release of our like before this is one of those
 	attempt   *attempt      // under way; nil: none

@@ -218,12 +218,10 @@ func WithMaxPollInterval(d time.Duration) Option {
 // the lock to be released. Nothing is passed for some time after a client of another
 // kind, Redisson say, has released the lock: it has one section a turn.
 //
-// Where nobody else has subscribed to the lock's releases, longer sections go on without
-// one too: Redis is asked shortly before the end of a section of up to ten windows, or
-// the lock is released and taken for the next waiter of this client in one script.
-// Whoever subscribes after that question waits for two sections at most; for those who
-// only poll, the first Unlock after 100 ms of that which does not pass the lock releases
-// it for all. 2 ms by default, at most 1 s; 0 makes every Unlock release in Redis.
+// Where nobody else has subscribed to the lock's releases, an Unlock that does not pass the
+// lock releases it and takes it for the next waiter of this client in one script, in one
+// round trip. For those who only poll, the first such Unlock after 100 ms of that releases it
+// for all. 2 ms by default, at most 1 s; 0 makes every Unlock release in Redis.
 //
 // A confirmation is as old as the question. So a client whose round trip takes longer than
 // window passes nothing, and one that is nearly as far away little: there, choose a longer one.

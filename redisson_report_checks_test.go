@@ -37,8 +37,8 @@ func warmClient(t testing.TB, rdb redis.UniversalClient, opts ...Option) *Client
 	loadScripts(t, rdb)
 	err := rdb.Do(context.Background(), "SET", "nothing", "x", "IFEQ", "nobody", "PX", 1).Err()
 	c := newTestClient(t, rdb, opts...)
-	if err := c.runner.link().Process(context.Background(), redis.NewStatusCmd(context.Background(), "ping")); err != nil {
-		t.Fatalf("PING: %v", err)
+	if _, err := newTestMutex(c, "warm").Info(context.Background()); err != nil {
+		t.Fatalf("Info: %v", err)
 	}
 	return knowServer(c, err != nil && !errors.Is(err, redis.Nil))
 }
@@ -55,7 +55,10 @@ func checkNextEnters(t testing.TB, m *Mutex) {
 }
 
 // poolOf is the caller's client, as far as its pool goes.
-func poolOf(c *Client) redis.UniversalClient { return c.runner.rdb.(redis.UniversalClient) }
+func poolOf(c *Client) redis.UniversalClient {
+	rdb, _ := poolsOfTests.Load(c)
+	return rdb.(redis.UniversalClient)
+}
 
 // closeAll closes the clients and their pools.
 func closeAll(t testing.TB, clients []*Client) {

@@ -24,7 +24,7 @@ func relayCall(k lockKeys, own int, before ...owner) call {
 
 func TestARelayHandsTheLockOnWhenOnlyItsClientHearsOfIt(t *testing.T) {
 	onScriptServers(t, func(t *testing.T, b scriptBench) {
-		for own := range 2 {
+		for own := range 3 {
 			b.do("FLUSHALL")
 			k := lockKeys{key: "a", channel: "news:{a}"}
 			var ear *redis.PubSub

@@ -2,6 +2,7 @@ package watchlock
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -199,18 +200,22 @@ func TestReleaseStringScriptReleasesForAUserWhoMayNotPublish(t *testing.T) {
 	})
 }
 
-// plainRun runs plain commands as the client does, in one pipeline.
+// plainRun runs plain commands in one pipeline. An error reply stands as an error.
 func plainRun(rdb *redis.Client, c call) []any {
 	ctx := context.Background()
-	var w commands
-	via := &innermost{}
-	w.fill(ctx, &c, &link{commander: rdb, via: via}, false)
-	cmds := make([]redis.Cmder, len(w.cmds))
-	for i, cmd := range w.cmds {
-		cmds[i] = cmd
+	pipe := rdb.Pipeline()
+	replies := make([]any, len(c.plain))
+	cmds := make([]*redis.Cmd, len(c.plain))
+	for i, args := range c.plain {
+		cmds[i] = pipe.Do(ctx, args...)
 	}
-	_ = via.ProcessPipelineHook(nil)(ctx, cmds)
-	replies, _ := w.result(ctx, &c).reply.([]any)
+	_, _ = pipe.Exec(ctx)
+	for i, cmd := range cmds {
+		reply, err := cmd.Result()
+		if replies[i] = reply; err != nil && !errors.Is(err, redis.Nil) {
+			replies[i] = err
+		}
+	}
 	return replies
 }
 

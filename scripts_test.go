@@ -42,10 +42,8 @@ func (b scriptBench) do(args ...any) any {
 
 // run runs the source of a script for a client.
 func (b scriptBench) run(rdb *redis.Client, c call) (any, error) {
-	var w commands
-	w.fill(context.Background(), &c, &link{}, true)
 	// Read as it comes, not as integers.
-	return rdb.Do(context.Background(), w.cmds[0].Args()...).Result()
+	return rdb.Do(context.Background(), append([]any{"eval", c.script.source, c.nkeys}, c.params()...)...).Result()
 }
 
 // ownedBy is a lock as a script acts on it for an owner.

@@ -43,7 +43,7 @@ func TestAnUnlockThatRelayedLeavesTheGateToTheOneAfterIt(t *testing.T) {
 		v.Reset()
 		close(renewal)
 		<-unlocked.done
-		time.Sleep(2 * mostPatience)
+		time.Sleep(10 * flightPatience)
 		if n := v.CountIf(acquireRuns); n != 0 {
 			t.Errorf("%d tries while the release is on its way", n)
 		}

@@ -181,18 +181,18 @@ func TestVirtualOneBadBatchDelaysNoOther(t *testing.T) {
 				virtualUntil(start, 9*time.Second)
 				bad := w.On(renews(), fault)
 				// The others wait for its answer as long as a pipeline is waited for, no longer.
-				virtualUntil(start, 10*time.Second+leastPatience)
+				virtualUntil(start, 10*time.Second+flightPatience)
 				if bad.Hits() != 1 {
 					t.Fatalf("%d batches met the fault, want 1", bad.Hits())
 				}
 				good := 0
 				for _, l := range leases {
-					if at := l.ExpiresAt().Sub(start); at >= 39650*time.Millisecond && at <= 39650*time.Millisecond+leastPatience {
+					if at := l.ExpiresAt().Sub(start); at >= 39650*time.Millisecond && at <= 39650*time.Millisecond+flightPatience {
 						good++
 					}
 				}
 				if good < 150 {
-					t.Errorf("%d of 250 leases were extended %v after their due time, want all but one batch", good, leastPatience)
+					t.Errorf("%d of 250 leases were extended %v after their due time, want all but one batch", good, flightPatience)
 				}
 				virtualUntil(start, 13*time.Second)
 				for _, l := range leases {
@@ -216,9 +216,9 @@ func TestVirtualFourBadBatchesOfSevenDelayNoOther(t *testing.T) {
 		leases := virtualLockMany(t, c, 650)
 		virtualUntil(start, 9*time.Second)
 		w.On(renews(), redistest.Swallow).Times(4)
-		virtualUntil(start, 10*time.Second+leastPatience)
+		virtualUntil(start, 10*time.Second+flightPatience)
 		if n := v.CountIf(renews()); n != 7 {
-			t.Errorf("%d of 7 batches reached Redis %v after their due time", n, leastPatience)
+			t.Errorf("%d of 7 batches reached Redis %v after their due time", n, flightPatience)
 		}
 		virtualUntil(start, 13*time.Second)
 		for _, l := range leases {

@@ -197,7 +197,6 @@ type renewal struct {
 	b     *burst
 	owned ownedKey
 	key   batchKey
-	done  chan struct{} // closed when it is answered or given up
 }
 
 func (r renewal) batch() batchKey { return r.key }
@@ -270,7 +269,7 @@ func (d *watchdog) look(b *burst, now time.Duration) (s sight) {
 		for b.due <= now+d.early() {
 			b.due += d.interval()
 		}
-		s.renewal = renewal{b, owned, batchOf(d.c.runner, b.kind(), g.keys, b.alone || b.apart), b.renewing}
+		s.renewal = renewal{b, owned, batchOf(d.c.runner, b.kind(), g.keys, b.alone || b.apart)}
 		s.renew = true
 	}
 	s.next = b.nextLocked()
@@ -318,15 +317,13 @@ func (d *watchdog) renew(batch []renewal) {
 // failure is tried again soon, alone if the server refused the whole batch.
 func (d *watchdog) settle(r renewal, v verdict, res result, company bool) {
 	b, g := r.b, r.b.gate
-	if v == notMine || v == kept {
+	if v != unseen {
 		g.judged(b, v, res, r.owned.lease)
 	}
 	failed := false
 	g.mu.Lock()
-	close(r.done)
-	if b.renewing == r.done {
-		b.renewing = nil
-	}
+	close(b.renewing)
+	b.renewing = nil
 	if v == unseen && !b.over {
 		// What is not answered for all is asked for each: one slot that is half moved, or one
 		// key without the right to it, refuses the script of all.
