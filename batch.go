@@ -1,5 +1,9 @@
 package watchlock
 
+import (
+	"github.com/seed-8c25f305/watchlock/internal/transport"
+)
+
 // batchSize is how many keys there are in one script at most.
 const batchSize = 100
 
@@ -11,9 +15,9 @@ type batchKey struct {
 }
 
 // batchOf says with what a lock can share a script.
-func batchOf(r *runner, k kind, keys *lockKeys, alone bool) batchKey {
+func batchOf(r *transport.Runner, k kind, keys *lockKeys, alone bool) batchKey {
 	b := batchKey{kind: k, slot: -1}
-	if r.bySlot() {
+	if r.BySlot() {
 		b.slot = keys.slot
 	}
 	if alone {

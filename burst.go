@@ -8,6 +8,7 @@ import (
 	"weak"
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // burst is what a process has of one owner that Redis granted: one trust, one
@@ -25,23 +26,23 @@ type burst struct {
 	trusted atomic.Int64
 
 	// guarded by gate.mu
-	holds    *hold         // the live ones, the newest first
-	first    hold          // the one of the grant: most bursts have no other
-	due      time.Duration // of the next renewal; never when nobody wants one
-	verifyAt time.Duration // when to ask Redis whether the owner still stands; never: no need
-	verified time.Duration // when that was last asked
-	answered time.Duration // when that question was asked which Redis last answered: it is still the owner's
-	passedAt time.Duration // when it was first passed; 0 not yet
-	renewing chan struct{} // closed when the renewal in flight is answered or given up
-	spare    int16         // of a fenced lock: tokens reserved with the grant and not given out
-	over     bool          // unlocked, lost, or left at Close
-	at       *site         // the server that it is renewed at
-	moved    bool          // another server has become the primary, and has not confirmed it yet
-	alone    bool          // renew in a script of its own: company failed
-	apart    bool          // the same, once: company was told to come later
-	failing  bool          // the newest renewal failed
-	doubted  bool          // a message told of a release that may be ours
-	doubtAt  time.Duration // when; an answer to a later question clears it
+	holds    *hold           // the live ones, the newest first
+	first    hold            // the one of the grant: most bursts have no other
+	due      time.Duration   // of the next renewal; never when nobody wants one
+	verifyAt time.Duration   // when to ask Redis whether the owner still stands; never: no need
+	verified time.Duration   // when that was last asked
+	answered time.Duration   // when that question was asked which Redis last answered: it is still the owner's
+	passedAt time.Duration   // when it was first passed; 0 not yet
+	renewing chan struct{}   // closed when the renewal in flight is answered or given up
+	spare    int16           // of a fenced lock: tokens reserved with the grant and not given out
+	over     bool            // unlocked, lost, or left at Close
+	at       *transport.Site // the server that it is renewed at
+	moved    bool            // another server has become the primary, and has not confirmed it yet
+	alone    bool            // renew in a script of its own: company failed
+	apart    bool            // the same, once: company was told to come later
+	failing  bool            // the newest renewal failed
+	doubted  bool            // a message told of a release that may be ours
+	doubtAt  time.Duration   // when; an answer to a later question clears it
 
 	entry entry // guarded by watchdog.mu
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 func TestChannelsAreNamedAndOthersRefused(t *testing.T) {
@@ -91,7 +92,7 @@ func (b scriptBench) gets(sub *redis.PubSub, want string) {
 
 func TestReleaseScriptsTellByTheChannelsOfTheirClient(t *testing.T) {
 	scripts := map[string]struct {
-		script *script
+		script *transport.Script
 		hold   func(b scriptBench, key string)
 	}{
 		"hash":   {releaseScript, func(b scriptBench, key string) { b.hash(key, scriptLease, me) }},

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // Client issues locks on one Redis. Make one for a process and share it: all its
@@ -25,7 +26,7 @@ type Client struct {
 	id       string
 	cfg      config
 	clock    *bootclock.Clock
-	runner   *runner
+	runner   *transport.Runner
 	dog      *watchdog
 	teller   *teller
 	subs     *subscriber
@@ -88,7 +89,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 }
 
 func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Option) (*Client, error) {
-	if isNil(rdb) {
+	if transport.IsNil(rdb) {
 		panic("watchlock: nil redis client")
 	}
 	cfg, err := newConfig(opts)
@@ -99,7 +100,7 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 	if err != nil {
 		return nil, fmt.Errorf("watchlock: %w", err)
 	}
-	run, err := newRunner(rdb)
+	run, err := transport.NewRunner(rdb)
 	if err != nil {
 		return nil, err
 	}
@@ -117,18 +118,18 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 	}
 	c.teller = newTeller(cfg.log, c.spawnTeller)
 	c.dog = newWatchdog(c)
-	c.channels = cfg.channels.on(run.bySlot() && !run.named)
+	c.channels = cfg.channels.on(run.BySlot() && !run.Named)
 	c.subs = newSubscriber(run, c.channels.String(), c.tell, c.dog.verify)
 	c.orphans = newOrphanage(run, cfg.watchdogTimeout)
 	c.ghosts = c.orphans.ghosts
-	c.strings = newStringKind(run.bySlot())
-	run.clock, run.spawn, run.onBack, run.root = c.clock, c.spawn, c.back, c.root
+	c.strings = newStringKind(run.BySlot())
+	run.Clock, run.Spawn, run.OnBack, run.Root = c.clock, c.spawn, c.back, c.root
 	ended, end := context.WithCancel(c.root)
-	run.ended, c.end = ended, end
-	run.start()
-	if p := run.primary; p != nil {
-		p.onMove, p.linger = c.moved, cfg.watchdogTimeout+cfg.maxPollInterval
-		p.onSlow = func() {
+	run.Ended, c.end = ended, end
+	run.Start()
+	if p := run.Primary; p != nil {
+		p.OnMove, p.Linger = c.moved, cfg.watchdogTimeout+cfg.maxPollInterval
+		p.OnSlow = func() {
 			c.warnOnce(&c.warnedSlow, "the sentinels do not say which server is the primary; "+
 				"one that stands still is given up when its read timeouts have passed", "")
 		}
@@ -137,7 +138,7 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 }
 
 // back follows an outage of a server: it may have lost what is held, or be another.
-func (c *Client) back(at *site) {
+func (c *Client) back(at *transport.Site) {
 	c.strings.ways.forget()
 	c.dog.back(at)
 }
@@ -158,7 +159,7 @@ func (c *Client) newMutex(k kind, name string, opts []LockOption) *Mutex {
 	m := &Mutex{c: c, kind: k}
 	m.keys, m.err = newLockKeys(k, name, c.cfg.mapName)
 	m.own = leaseKey{c, m.keys.key}
-	m.keys.tell = c.channels.publishArg(c.runner.bySlot() && !c.runner.named)
+	m.keys.tell = c.channels.publishArg(c.runner.BySlot() && !c.runner.Named)
 	conf, err := lockConfig{}.with(c.cfg.lockDefaults, c.cfg.watchdogTimeout)
 	conf.tokenTTLSet = false // a default for those it suits
 	if err == nil {
@@ -241,8 +242,8 @@ func (c *Client) Close() error {
 	close(c.stopping)
 	c.end()
 	c.subs.close()
-	c.runner.close()
-	c.await(attemptTimeout + 2*flightsShare)
+	c.runner.Close()
+	c.await(transport.AttemptTimeout + 2*transport.FlightsShare)
 	c.teller.close() // the last: those before may have something to say
 	if len(left) > 0 {
 		slices.Sort(left)

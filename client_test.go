@@ -68,11 +68,11 @@ func newTestMutex(c *Client, name string, opts ...LockOption) *Mutex {
 func sourcesOfTest() []string {
 	switch kindOfTest() {
 	case "fenced":
-		return []string{acquireFencedSource, renewSource, releaseSource, infoSource, relayFencedScript.source}
+		return []string{acquireFencedSource, renewSource, releaseSource, infoSource, relayFencedScript.Source}
 	case "setnx":
 		return []string{acquireStringSource, renewStringSource, releaseStringSource}
 	}
-	return []string{acquireSource, renewSource, releaseSource, infoSource, relayScript.source}
+	return []string{acquireSource, renewSource, releaseSource, infoSource, relayScript.Source}
 }
 
 // channelOfTest is where releases of the lock are published.

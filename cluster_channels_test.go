@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 const (
@@ -37,7 +38,7 @@ func onClusters(t *testing.T, f func(t *testing.T, b clusterBench)) {
 
 // client is a client with connections of its own.
 func (b clusterBench) client(t testing.TB, opts ...Option) *Client {
-	rdb := b.Client(func(o *redis.ClusterOptions) { o.ReadTimeout = attemptTimeout })
+	rdb := b.Client(func(o *redis.ClusterOptions) { o.ReadTimeout = transport.AttemptTimeout })
 	t.Cleanup(func() { _ = rdb.Close() })
 	return newTestClient(t, rdb, opts...)
 }
@@ -241,7 +242,7 @@ func TestSubscriptionRefusedByAWrongNodeCostsTheOthersThereNothing(t *testing.T)
 		log, logs := observed()
 		x, y := b.client(t), b.client(t, log)
 		from, to := x.NewMutex("refused"), y.NewMutex("refused")
-		home := y.runner.home
+		home := y.runner.Home
 		var right atomic.Bool
 		// go-redis knows an old owner of the slot, where another lock is heard.
 		var other *Mutex
@@ -251,7 +252,7 @@ func TestSubscriptionRefusedByAWrongNodeCostsTheOthersThereNothing(t *testing.T)
 				other = m
 			}
 		}
-		y.runner.home = func(ctx context.Context, channel string) (node, error) {
+		y.runner.Home = func(ctx context.Context, channel string) (transport.Node, error) {
 			if channel == to.keys.channel && !right.Load() {
 				channel = other.keys.channel
 			}
@@ -295,11 +296,11 @@ func TestSubscriptionThatTheServerEndedIsMadeAgain(t *testing.T) {
 		x, y := b.client(t), b.client(t)
 		from, to := x.NewMutex("ended"), y.NewMutex("ended")
 		// The slot comes back before go-redis sees that it was away.
-		stays, err := y.runner.home(t.Context(), to.keys.channel)
+		stays, err := y.runner.Home(t.Context(), to.keys.channel)
 		if err != nil {
 			t.Fatal(err)
 		}
-		y.runner.home = func(context.Context, string) (node, error) { return stays, nil }
+		y.runner.Home = func(context.Context, string) (transport.Node, error) { return stays, nil }
 		held := mustLock(t, from)
 		entered := lockSoon(to)
 		b.subscribed(t, to, ChannelsSharded)
@@ -361,7 +362,7 @@ func TestWaitersWakeByMessageAgainAfterAPrimaryWasKilled(t *testing.T) {
 			if got.err != nil {
 				t.Fatal(got.err)
 			}
-			if d := got.at.Sub(recovered); d > poll+poll/10+attemptTimeout+time.Second {
+			if d := got.at.Sub(recovered); d > poll+poll/10+transport.AttemptTimeout+time.Second {
 				t.Errorf("%v: the waiter for a free lock entered %v after the failover", mode, d)
 			}
 			mustUnlock(t, got.lease)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 func TestAChannelThatComesBackToItsConnectionIsHeard(t *testing.T) {
@@ -25,7 +26,7 @@ func TestAChannelThatComesBackToItsConnectionIsHeard(t *testing.T) {
 			far = m
 		}
 	}
-	home := y.runner.home
+	home := y.runner.Home
 	at, err := home(t.Context(), to.keys.channel)
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +37,7 @@ func TestAChannelThatComesBackToItsConnectionIsHeard(t *testing.T) {
 	}
 	var calls atomic.Int32
 	blocked, release := make(chan struct{}), make(chan struct{})
-	y.runner.home = func(ctx context.Context, channel string) (node, error) {
+	y.runner.Home = func(ctx context.Context, channel string) (transport.Node, error) {
 		if channel == near.keys.channel && calls.Add(1) == 2 {
 			close(blocked) // the ear is about to subscribe it: busy, as when it dials
 			<-release
@@ -82,9 +83,9 @@ func TestClassicMessagesAreHeardElsewhereWhenTheirNodeHasNoSlotOfOurs(t *testing
 	for i := 0; far == nil || b.Owner(far.keys.slot) == owner; i++ {
 		far = y.NewMutex(fmt.Sprint("other", i))
 	}
-	home := y.runner.home
+	home := y.runner.Home
 	var moved atomic.Bool
-	y.runner.home = func(ctx context.Context, channel string) (node, error) {
+	y.runner.Home = func(ctx context.Context, channel string) (transport.Node, error) {
 		if moved.Load() {
 			channel = far.keys.channel
 		}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // Sentinels to branch on with errors.Is. Each comes inside a *LockError.
@@ -23,17 +25,17 @@ var (
 	ErrNotHeld = errors.New("not held")
 
 	// ErrClosed says that the client was closed.
-	ErrClosed = errClosed
+	ErrClosed = transport.ErrClosed
 
 	// ErrWrongType says that the lock's key is not of Redis's type for this lock, a
 	// hash, or a string for NewSetNXMutex, or, for ForceUnlock, has more than one
 	// owner. Nothing was changed. Locks of several kinds that are all hashes, plain,
 	// fenced, or Redisson's fair and read-write locks, are not told apart.
-	ErrWrongType = errWrongType
+	ErrWrongType = transport.ErrWrongType
 
 	// ErrTokenRange says that the counter of a fenced lock is not an integer
 	// below 2^53 - 1, so that no exact token can follow. Nothing was taken.
-	ErrTokenRange = errTokenRange
+	ErrTokenRange = transport.ErrTokenRange
 )
 
 // LockError is around every error of this package that concerns one lock.
@@ -69,7 +71,7 @@ func (e *LockError) Unwrap() error { return e.Err }
 // true of a reply that no Redis is known to send, such as a proxy's own error:
 // nobody knows then what became of the command, and what it took is given back.
 // Nor of a TLS certificate that one side does not accept.
-func IsUnavailable(err error) bool { return isUnavailable(err) }
+func IsUnavailable(err error) bool { return transport.IsUnavailable(err) }
 
 // errUnseen says that a renewal script could not look at the key.
 var errUnseen = errors.New("the server could not look at the lock")

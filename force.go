@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // This file is what takes a lock away, or lets it be kept for longer.
@@ -53,25 +54,25 @@ func (g *gate) extendHold(ctx context.Context, l *Lease, d time.Duration) error 
 	}
 	k := b.owned()
 	k.lease, k.longer = d, true
-	verdicts, res := b.kind().renew(g.c.runner.on(ctx, attemptTimeout, ctx.Done()), []ownedKey{k})
+	verdicts, res := b.kind().renew(g.c.runner.On(ctx, transport.AttemptTimeout, ctx.Done()), []ownedKey{k})
 	switch {
-	case res.fate != replied:
+	case res.Fate != transport.Replied:
 		if err := ctxError(ctx); err != nil {
-			res.err = err
+			res.Err = err
 		}
-		return h.wrap("extend", res.err)
+		return h.wrap("extend", res.Err)
 	case verdicts[0] == unseen:
-		return h.wrap("extend", unavailable(errUnseen))
+		return h.wrap("extend", transport.Unavailable(errUnseen))
 	}
-	if g.c.runner.voids(&res) {
-		return h.wrap("extend", unavailable(errMoved))
+	if g.c.runner.Voids(&res) {
+		return h.wrap("extend", transport.Unavailable(transport.ErrMoved))
 	}
 	g.judged(b, verdicts[0], res, d)
 	if err := g.check(h); err != nil {
 		return err
 	}
 	g.mu.Lock()
-	end := res.sentAt + d - bootclock.Margin(d)
+	end := res.SentAt + d - bootclock.Margin(d)
 	if h.maxHold > 0 {
 		end = min(end, h.since+h.maxHold)
 	}
@@ -106,15 +107,15 @@ func (g *gate) force(ctx context.Context, k kind, keys *lockKeys, owner owner) e
 	o := ownedKey{keys: keys, owner: owner}
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
 		left := max(deadline-g.c.clock.Now(), time.Millisecond)
-		_, res := k.release(g.c.runner.on(ctx, left, ctx.Done()), []ownedKey{o})
-		if res.fate == replied {
+		_, res := k.release(g.c.runner.On(ctx, left, ctx.Done()), []ownedKey{o})
+		if res.Fate == transport.Replied {
 			return nil
 		}
 		if err := ctxError(ctx); err != nil {
 			return err
 		}
-		if res.fate.vain() || g.c.clock.Now()+pause >= deadline {
-			return res.err
+		if res.Fate.Vain() || g.c.clock.Now()+pause >= deadline {
+			return res.Err
 		}
 		g.c.clock.Wait(ctx.Done(), g.c.clock.Now()+pause)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 func FuzzNames(f *testing.F) {
@@ -39,7 +40,7 @@ func FuzzNames(f *testing.F) {
 		if k.key != name || k.name != name {
 			t.Errorf("%q became %+v", name, k)
 		}
-		if lock, channel := keySlot(k.key), keySlot(k.channel); lock != channel || lock != k.slot || lock < 0 || lock >= 16384 {
+		if lock, channel := transport.KeySlot(k.key), transport.KeySlot(k.channel); lock != channel || lock != k.slot || lock < 0 || lock >= 16384 {
 			t.Errorf("%q: lock in slot %d, channel in %d, kept as %d", name, lock, channel, k.slot)
 		}
 		if o, err := newLockKeys(hashKind{}, other, nil); err == nil && name != other {
@@ -118,7 +119,7 @@ func checkTrustArithmetic(t *testing.T, lease, timeout time.Duration) {
 	}
 	o := ownedBy(lockKeys{key: "k"}, "me", lease)
 	c := acquireHash(&o, nil)
-	if ms := c.params()[1].(int64); ms < 10 || time.Duration(ms)*time.Millisecond != lease {
+	if ms := c.Params()[1].(int64); ms < 10 || time.Duration(ms)*time.Millisecond != lease {
 		t.Errorf("a lease of %v is sent as %d", lease, ms)
 	}
 	if timeout < minWatchdogTimeout || timeout > maxDuration || timeout%time.Millisecond != 0 {

@@ -214,15 +214,15 @@ func (g *gate) drive(pause time.Duration) {
 
 // try makes one attempt, or ends the driver.
 func (g *gate) try() (pause time.Duration, again bool) {
-	g.c.runner.settled(g.c.stopping)
+	g.c.runner.Settled(g.c.stopping)
 	w, a, before, ok := g.begin()
 	if !ok {
 		return 0, false
 	}
 	a.room[0] = a.owned()
 	a.room[0].first = !g.c.rights.known(a.want.kind)
-	do := g.c.runner.here(w.ctx)
-	do.whose = g
+	do := g.c.runner.Here(w.ctx)
+	do.Whose = g
 	got, res := a.want.kind.acquire(do, &a.room[0], before)
 	if a.room[0].first && got.taken {
 		g.c.rights.learn(a.want.kind)
@@ -243,8 +243,8 @@ func (g *gate) haunted() bool {
 	return refused && g.c.ghosts.suspects(g.keys.key) && g.c.ghosts.exorcise(g.keys.kind, g.keys)
 }
 
-// wanted reports whether anybody still waits for an attempt.
-func (g *gate) wanted() bool {
+// Wanted reports whether anybody still waits for an attempt.
+func (g *gate) Wanted() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.queue.n > 0 && !g.closed

@@ -267,5 +267,5 @@ func gateGoroutines(t *testing.T) int {
 func earIsOpen(c *Client) bool {
 	c.subs.mu.Lock()
 	defer c.subs.mu.Unlock()
-	return c.subs.open[c.runner.one] != nil
+	return c.subs.open[c.runner.One] != nil
 }

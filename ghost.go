@@ -3,6 +3,8 @@ package watchlock
 import (
 	"sync"
 	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // mostRemembered bounds how many released owners a client remembers.
@@ -22,7 +24,7 @@ const mostRemembered = 10_000
 //  4. A server may be replaced without anybody noticing but by new connections. So who is
 //     refused, and has let go of that lock before the newest of them, asks who has it.
 type ghosts struct {
-	r       *runner
+	r       *transport.Runner
 	orphans *orphanage
 	least   time.Duration // for which an owner is remembered
 
@@ -37,15 +39,15 @@ type ghosts struct {
 type released struct {
 	kind  kind
 	owned ownedKey
-	at    *site         // that released it
-	until time.Duration // when its TTL would have ended
-	dials int64         // connections that had been made by then
+	at    *transport.Site // that released it
+	until time.Duration   // when its TTL would have ended
+	dials int64           // connections that had been made by then
 }
 
 // remember notes that o was released just now.
 func (s *ghosts) remember(k kind, o *ownedKey) {
-	now := s.r.clock.Now()
-	r := released{k, *o, s.r.site(o.keys.key), now + max(o.lease, s.least), s.r.dials.Load()}
+	now := s.r.Clock.Now()
+	r := released{k, *o, s.r.Site(o.keys.key), now + max(o.lease, s.least), s.r.Dials.Load()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.n > 0 && (s.list[s.head].until <= now || s.n == mostRemembered) {
@@ -74,7 +76,7 @@ func (s *ghosts) growLocked() {
 
 // any reports whether anything is remembered.
 func (s *ghosts) any() bool {
-	now := s.r.clock.Now()
+	now := s.r.Clock.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.n > 0 && s.list[s.head].until <= now {
@@ -85,7 +87,7 @@ func (s *ghosts) any() bool {
 
 // again releases once more what pick picks of those that Redis may still keep.
 func (s *ghosts) again(pick func(r *released) bool) {
-	now := s.r.clock.Now()
+	now := s.r.Clock.Now()
 	var found []released
 	s.mu.Lock()
 	for i := range s.n {
@@ -102,7 +104,7 @@ func (s *ghosts) again(pick func(r *released) bool) {
 // moved releases again what has another server by now than the one that released it.
 func (s *ghosts) moved() {
 	s.again(func(r *released) bool {
-		at := s.r.site(r.owned.keys.key)
+		at := s.r.Site(r.owned.keys.key)
 		moved := at != r.at
 		r.at = at
 		return moved
@@ -112,7 +114,7 @@ func (s *ghosts) moved() {
 // suspects reports whether the holder of a key may be an owner that was released before the
 // newest connection was made. It does so once for each such connection.
 func (s *ghosts) suspects(key string) bool {
-	dials, now, found := s.r.dials.Load(), s.r.clock.Now(), false
+	dials, now, found := s.r.Dials.Load(), s.r.Clock.Now(), false
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.n == 0 || s.list[s.head].dials == dials {
@@ -129,8 +131,8 @@ func (s *ghosts) suspects(key string) bool {
 // exorcise asks who holds a lock that was refused to us, and releases a ghost. It reports
 // whether it found one.
 func (s *ghosts) exorcise(k kind, keys *lockKeys) (found bool) {
-	info, res := k.info(s.r.on(s.r.root, attemptTimeout, nil), keys)
-	if res.fate != replied || !info.Held {
+	info, res := k.info(s.r.On(s.r.Root, transport.AttemptTimeout, nil), keys)
+	if res.Fate != transport.Replied || !info.Held {
 		return false
 	}
 	s.again(func(r *released) bool {

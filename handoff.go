@@ -3,6 +3,10 @@ package watchlock
 import "time"
 
 import (
+	"github.com/seed-8c25f305/watchlock/internal/transport"
+)
+
+import (
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 )
 
@@ -91,7 +95,7 @@ type relay struct {
 func (g *gate) relayLocked(b *burst, now time.Duration) *relay {
 	w := g.queue.first
 	if w == nil || !b.kind().traits().relays || g.closed || b.doubted || g.c.cfg.localHandoff == 0 ||
-		w.want.kind != b.kind() || g.yielding.foreign(now) || g.c.runner.settling() || !g.heardOfAll() || g.relaying != 0 && now-g.relaying > relayMost {
+		w.want.kind != b.kind() || g.yielding.foreign(now) || g.c.runner.Settling() || !g.heardOfAll() || g.relaying != 0 && now-g.relaying > relayMost {
 		g.relaying = 0
 		return nil
 	}
@@ -104,17 +108,17 @@ func (g *gate) relayLocked(b *burst, now time.Duration) *relay {
 }
 
 // relay makes the attempt in the place of b's release.
-func (g *gate) relay(do doer, b *burst, r *relay) (answers, result) {
+func (g *gate) relay(do transport.Doer, b *burst, r *relay) (answers, transport.Result) {
 	_, own := g.c.subs.hears(g.keys.channel)
 	leaving := b.owned()
-	do.whose = anyway{} // it takes the lock
+	do.Whose = transport.Anyway{} // it takes the lock
 	r.a.room[0] = r.a.owned()
 	got := b.kind().(relayer).relay(do, &leaving, &r.a.room[0], own, r.before)
-	if got.res.fate == replied {
+	if got.res.Fate == transport.Replied {
 		g.heard(got.released.mine(0), got.released.told(0))
 	}
 	g.mu.Lock()
-	if got.res.fate == replied && got.tried {
+	if got.res.Fate == transport.Replied && got.tried {
 		if _, again := g.settleLocked(r.first, r.a, got.grant, got.res); again {
 			g.stopDrivingLocked() // giveUp has somebody go on
 		}
@@ -122,7 +126,7 @@ func (g *gate) relay(do doer, b *burst, r *relay) (answers, result) {
 			g.releasing = nil
 		}
 	} else {
-		if got.res.fate.unsure() || got.res.astray {
+		if got.res.Fate.Unsure() || got.res.Astray {
 			g.c.orphans.add(r.a.want.kind, r.a.owned(), false)
 		}
 		g.attempt, g.relaying = nil, 0

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // This file is what a gate does for the leases that stand on its burst.
@@ -165,37 +166,37 @@ func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duratio
 	covered := false
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
 		left := max(deadline-g.c.clock.Now(), time.Millisecond)
-		do := g.c.runner.on(ctx, left, nil)
-		if left >= mostOfAFlight {
-			do = g.c.runner.here(ctx)
+		do := g.c.runner.On(ctx, left, nil)
+		if left >= transport.MostOfAFlight {
+			do = g.c.runner.Here(ctx)
 		}
 		var got answers
-		var res result
+		var res transport.Result
 		if r != nil {
 			got, res = g.relay(do, b, r)
 			r = nil // once
-			if res.fate == refused || res.fate == later {
+			if res.Fate == transport.Refused || res.Fate == transport.Later {
 				continue // nothing has changed, and a plain release may be answered otherwise
 			}
 		} else {
 			got, res = g.releaseOnce(do, b)
 		}
-		switch res.fate {
-		case replied:
+		switch res.Fate {
+		case transport.Replied:
 			if got.mine(0) || covered {
 				o := b.owned()
 				g.c.ghosts.remember(b.kind(), &o)
 				return nil
 			}
 			return ErrLost
-		case unsent:
-			covered = covered || res.astray && res.sentAt < time.Duration(b.trusted.Load())
-		case unknown, dubious:
-			covered = covered || res.sentAt < time.Duration(b.trusted.Load())
+		case transport.Unsent:
+			covered = covered || res.Astray && res.SentAt < time.Duration(b.trusted.Load())
+		case transport.Unknown, transport.Dubious:
+			covered = covered || res.SentAt < time.Duration(b.trusted.Load())
 		}
-		if res.fate.vain() || g.c.clock.Now()+pause >= deadline {
+		if res.Fate.Vain() || g.c.clock.Now()+pause >= deadline {
 			g.c.orphans.add(b.kind(), b.owned(), true)
-			return res.err
+			return res.Err
 		}
 		g.c.clock.Wait(nil, g.c.clock.Now()+pause)
 	}
@@ -256,22 +257,22 @@ func (g *gate) extend(ctx context.Context, b *burst, lease, wait, start time.Dur
 	k := b.owned()
 	k.lease, k.longer = lease, lease != g.c.cfg.watchdogTimeout
 	left := wait - (g.c.clock.Now() - start)
-	timeout := attemptTimeout
+	timeout := transport.AttemptTimeout
 	if wait > 0 {
 		timeout = min(timeout, max(left, time.Millisecond))
 	}
-	verdicts, res := b.kind().renew(g.c.runner.on(ctx, timeout, ctx.Done()), []ownedKey{k})
+	verdicts, res := b.kind().renew(g.c.runner.On(ctx, timeout, ctx.Done()), []ownedKey{k})
 	switch {
-	case res.fate == replied && verdicts[0] != unseen:
+	case res.Fate == transport.Replied && verdicts[0] != unseen:
 		g.judged(b, verdicts[0], res, lease)
 		*missed = 0
 		return nil
-	case res.fate == replied:
-		res.err = unavailable(errUnseen)
+	case res.Fate == transport.Replied:
+		res.Err = transport.Unavailable(errUnseen)
 	}
 	left = wait - (g.c.clock.Now() - start)
-	if res.fate.final() || wait != forever && left <= 0 {
-		return res.err
+	if res.Fate.Final() || wait != forever && left <= 0 {
+		return res.Err
 	}
 	pause := missed.pause()
 	if wait != forever {
@@ -282,18 +283,18 @@ func (g *gate) extend(ctx context.Context, b *burst, lease, wait, start time.Dur
 }
 
 // judged applies Redis's answer about b, which was asked for at res.sentAt.
-func (g *gate) judged(b *burst, v verdict, res result, lease time.Duration) {
+func (g *gate) judged(b *burst, v verdict, res transport.Result, lease time.Duration) {
 	now := g.c.clock.Now()
 	g.mu.Lock()
 	endings := b.expireLocked(now) // an answer that comes after the end changes nothing
-	if !b.over && !g.c.runner.voids(&res) {
+	if !b.over && !g.c.runner.Voids(&res) {
 		switch v {
 		case kept:
 			b.moved = false
-			b.failing, b.answered = false, max(b.answered, res.sentAt)
-			b.doubted = b.doubted && res.sentAt < b.doubtAt
+			b.failing, b.answered = false, max(b.answered, res.SentAt)
+			b.doubted = b.doubted && res.SentAt < b.doubtAt
 			if lease > 0 {
-				b.raise(res.sentAt + lease - bootclock.Margin(lease))
+				b.raise(res.SentAt + lease - bootclock.Margin(lease))
 			}
 		case notMine:
 			endings = append(endings, b.takenLocked("Redis no longer has it")...)
@@ -387,7 +388,7 @@ func (g *gate) holdsOf(owner owner) (int, bool) {
 
 // releaseOnce runs the release of b. A kind's argument lives on the heap, so it comes
 // from a pool: every uncontended Unlock passes here.
-func (g *gate) releaseOnce(do doer, b *burst) (answers, result) {
+func (g *gate) releaseOnce(do transport.Doer, b *burst) (answers, transport.Result) {
 	room, _ := g.c.rooms.Get().(*[1]ownedKey)
 	if room == nil {
 		room = new([1]ownedKey)
@@ -396,7 +397,7 @@ func (g *gate) releaseOnce(do doer, b *burst) (answers, result) {
 	got, res := b.kind().release(do, room[:])
 	room[0] = ownedKey{}
 	g.c.rooms.Put(room)
-	if res.fate == replied {
+	if res.Fate == transport.Replied {
 		g.heard(got.mine(0), got.told(0))
 	}
 	return got, res

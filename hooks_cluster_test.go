@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // oneNodeCluster is startCluster of a family.
@@ -133,10 +134,10 @@ func sameSlot() []string {
 	first := map[int]string{}
 	for i := 0; ; i++ {
 		name := fmt.Sprint("n", i)
-		if other, ok := first[keySlot(name)]; ok && keySlot("app:"+name) != keySlot("app:"+other) {
+		if other, ok := first[transport.KeySlot(name)]; ok && transport.KeySlot("app:"+name) != transport.KeySlot("app:"+other) {
 			return []string{other, name}
 		}
-		first[keySlot(name)] = name
+		first[transport.KeySlot(name)] = name
 	}
 }
 

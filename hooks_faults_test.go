@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // knowsServer has c take and release a lock, so that the string form knows what the
@@ -48,7 +49,7 @@ func TestAnErrorOfAHookIsNoGrantAndGoesToTheCallerAtOnce(t *testing.T) {
 			if err = m.ForceUnlock(ctx); !errors.Is(err, errOpen) {
 				t.Errorf("%s: ForceUnlock: %v", when, err)
 			}
-			if took := time.Since(start); took > c.cfg.unlockTimeout+attemptTimeout { // only ForceUnlock tries again
+			if took := time.Since(start); took > c.cfg.unlockTimeout+transport.AttemptTimeout { // only ForceUnlock tries again
 				t.Errorf("%s: it took %v", when, took)
 			}
 			for _, cmd := range v.Commands() {
@@ -353,7 +354,7 @@ func TestAHookThatSleepsKeepsNobodyBeyondItsTime(t *testing.T) {
 			}
 		}
 		m := mutexOf(c, kind, "k")
-		within("TryLock(0)", attemptTimeout+50*time.Millisecond, func() error { _, err := m.TryLock(ctx, 0); return err })
+		within("TryLock(0)", transport.AttemptTimeout+50*time.Millisecond, func() error { _, err := m.TryLock(ctx, 0); return err })
 		within("TryLock", 310*time.Millisecond, func() error { _, err := m.TryLock(ctx, 300*time.Millisecond); return err })
 		within("Lock", 310*time.Millisecond, func() error {
 			bounded, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
@@ -361,7 +362,7 @@ func TestAHookThatSleepsKeepsNobodyBeyondItsTime(t *testing.T) {
 			_, err := m.Lock(bounded)
 			return err
 		})
-		within("Info", attemptTimeout+50*time.Millisecond, func() error { _, err := m.Info(ctx); return err })
+		within("Info", transport.AttemptTimeout+50*time.Millisecond, func() error { _, err := m.Info(ctx); return err })
 		within("Unlock", c.cfg.unlockTimeout+50*time.Millisecond, func() error { return held.Unlock(ctx) })
 		pause.Store(0)
 		time.Sleep(10 * time.Second) // all that slept has been sent
@@ -373,7 +374,7 @@ func TestAHookThatSleepsKeepsNobodyBeyondItsTime(t *testing.T) {
 		pause.Store(int64(7 * time.Second))
 		start := time.Now()
 		_ = c.Close()
-		if took := time.Since(start); took > c.cfg.unlockTimeout+attemptTimeout+100*time.Millisecond {
+		if took := time.Since(start); took > c.cfg.unlockTimeout+transport.AttemptTimeout+100*time.Millisecond {
 			t.Errorf("Close took %v", took)
 		}
 		pause.Store(0)

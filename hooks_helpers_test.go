@@ -42,7 +42,7 @@ func loadAllScripts(t testing.TB, v *redistest.Virtual) {
 	for _, source := range []string{
 		acquireSource, renewSource, releaseSource, infoSource, acquireFencedSource,
 		acquireStringSource, renewStringSource, releaseStringSource,
-		relayScript.source, relayFencedScript.source,
+		relayScript.Source, relayFencedScript.Source,
 	} {
 		if err := raw.ScriptLoad(context.Background(), source).Err(); err != nil {
 			t.Fatalf("SCRIPT LOAD: %v", err)

@@ -94,7 +94,7 @@ func TestAHookSeesRelays(t *testing.T) {
 					}
 					all.Wait()
 				}
-				relays := v.CountIf(redistest.Runs(relayScript.source)) + v.CountIf(redistest.Runs(relayFencedScript.source))
+				relays := v.CountIf(redistest.Runs(relayScript.Source)) + v.CountIf(redistest.Runs(relayFencedScript.Source))
 				if relays == 0 {
 					t.Error("there is no relay to see")
 				}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // maxNameBytes bounds a lock's name, before and after mapping.
@@ -57,7 +59,7 @@ func newLockKeys(kind kind, name string, mapName func(string) string) (lockKeys,
 	if traits.counter != "" {
 		k.token = prefixed(traits.counter, k.key)
 	}
-	k.slot = keySlot(k.key)
+	k.slot = transport.KeySlot(k.key)
 	k.keyArg, k.channelArg = k.key, k.channel
 	return k, nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 func TestChannelIsNamedAsRedissonNamesIt(t *testing.T) {
@@ -67,8 +68,8 @@ func TestBracesAreAcceptedOnlyWhereTheyKeepOneSlot(t *testing.T) {
 			t.Errorf("%q is refused: %v", name, err)
 		case reason != "" && (err == nil || !strings.Contains(err.Error(), reason)):
 			t.Errorf("%q: %v, want %q", name, err, reason)
-		case reason == "" && (keySlot(k.key) != keySlot(k.channel) || k.slot != keySlot(k.key)):
-			t.Errorf("%q: slot %d, key in %d, channel in %d", name, k.slot, keySlot(k.key), keySlot(k.channel))
+		case reason == "" && (transport.KeySlot(k.key) != transport.KeySlot(k.channel) || k.slot != transport.KeySlot(k.key)):
+			t.Errorf("%q: slot %d, key in %d, channel in %d", name, k.slot, transport.KeySlot(k.key), transport.KeySlot(k.channel))
 		}
 	}
 }
@@ -100,7 +101,7 @@ func TestMappedNameIsCheckedAsTheNameIs(t *testing.T) {
 		"n}":                          "brace without its partner",
 	} {
 		k, err := newLockKeys(hashKind{}, "n", to(mapped))
-		if reason == "" && (err != nil || k.name != "n" || k.key != mapped || k.slot != keySlot(k.channel)) {
+		if reason == "" && (err != nil || k.name != "n" || k.key != mapped || k.slot != transport.KeySlot(k.channel)) {
 			t.Errorf("mapped to %q: %+v, %v", mapped, k, err)
 		}
 		if reason != "" && (err == nil || !strings.Contains(err.Error(), reason) || len(err.Error()) > 500) {
@@ -151,15 +152,15 @@ func TestSlotIsTheSpecifiedOne(t *testing.T) {
 		"":                       0,
 		"123456789":              0x31C3,
 		"foo":                    12182,
-		"{user1000}.following":   keySlot("user1000"),
+		"{user1000}.following":   transport.KeySlot("user1000"),
 		"foo{}{bar}":             keySlotOfAll("foo{}{bar}"),
-		"foo{{bar}}zap":          keySlot("{bar"),
-		"foo{bar}{zap}":          keySlot("bar"),
+		"foo{{bar}}zap":          transport.KeySlot("{bar"),
+		"foo{bar}{zap}":          transport.KeySlot("bar"),
 		"foo{bar":                keySlotOfAll("foo{bar"),
-		"}foo{bar}":              keySlot("bar"),
+		"}foo{bar}":              transport.KeySlot("bar"),
 		"\xff\x00 binary \x80 {": keySlotOfAll("\xff\x00 binary \x80 {"),
 	} {
-		if got := keySlot(key); got != slot {
+		if got := transport.KeySlot(key); got != slot {
 			t.Errorf("%q is in slot %d, want %d", key, got, slot)
 		}
 	}
@@ -218,7 +219,7 @@ func TestSlotIsTheOneThatServersCompute(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, key := range keys {
-			if got, want := keySlot(key), int(slots[i].Val()); got != want {
+			if got, want := transport.KeySlot(key), int(slots[i].Val()); got != want {
 				t.Errorf("%q is in slot %d, the server says %d", key, got, want)
 			}
 		}
@@ -239,7 +240,7 @@ func TestLockAndChannelShareASlotOverManyNames(t *testing.T) {
 		if strings.Contains(name, "{") {
 			tagged++
 		}
-		if lock, channel := keySlot(k.key), keySlot(k.channel); lock != channel || lock != k.slot {
+		if lock, channel := transport.KeySlot(k.key), transport.KeySlot(k.channel); lock != channel || lock != k.slot {
 			t.Fatalf("%q: lock in slot %d, channel in %d, kept as %d", name, lock, channel, k.slot)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // kind is what lock kinds differ in: what to run to acquire, renew and release, and for
@@ -15,14 +16,14 @@ type kind interface {
 	fmt.Stringer
 	// acquire takes the lock for k.owner with a TTL of k.lease, and takes over
 	// what the owners in before may have taken.
-	acquire(do doer, k *ownedKey, before []owner) (grant, result)
+	acquire(do transport.Doer, k *ownedKey, before []owner) (grant, transport.Result)
 	// renew sets the TTL of each lock that is still its owner's to its lease,
 	// never lowering it; a lease of 0 only looks.
-	renew(do doer, ks []ownedKey) ([]verdict, result)
+	renew(do transport.Doer, ks []ownedKey) ([]verdict, transport.Result)
 	// release removes each lock that is still its owner's, and tells waiters.
-	release(do doer, ks []ownedKey) (answers, result)
+	release(do transport.Doer, ks []ownedKey) (answers, transport.Result)
 	// info reads who holds the lock.
-	info(do doer, k *lockKeys) (holder, result)
+	info(do transport.Doer, k *lockKeys) (holder, transport.Result)
 	// traits are what the rest of the library needs to know of the kind.
 	traits() *traits
 }
@@ -51,7 +52,7 @@ const (
 type relayer interface {
 	// relay releases from, and takes the lock for to as acquire does if nobody else
 	// has subscribed to its releases: the client has own subscriptions itself.
-	relay(do doer, from, to *ownedKey, own int, before []owner) relayed
+	relay(do transport.Doer, from, to *ownedKey, own int, before []owner) relayed
 }
 
 // relayed is what came of a relay.
@@ -59,7 +60,7 @@ type relayed struct {
 	released answers // that to the release
 	grant    grant   // that to the acquire, if it was tried
 	tried    bool
-	res      result // of both
+	res      transport.Result // of both
 }
 
 const hashChannel = "redisson_lock__channel"
@@ -73,92 +74,92 @@ func (hashKind) String() string { return hashTraits.name }
 
 func (hashKind) traits() *traits { return &hashTraits }
 
-func (hashKind) acquire(do doer, k *ownedKey, before []owner) (grant, result) {
+func (hashKind) acquire(do transport.Doer, k *ownedKey, before []owner) (grant, transport.Result) {
 	return acquireBy(do, acquireHash(k, before))
 }
 
-func (hashKind) renew(do doer, ks []ownedKey) ([]verdict, result) {
+func (hashKind) renew(do transport.Doer, ks []ownedKey) ([]verdict, transport.Result) {
 	return renewBy(do, renewAll(renewScript, ks), len(ks))
 }
 
-func (hashKind) release(do doer, ks []ownedKey) (answers, result) {
+func (hashKind) release(do transport.Doer, ks []ownedKey) (answers, transport.Result) {
 	return releaseBy(do, releaseAll(releaseScript, ks), len(ks))
 }
 
-func (hashKind) relay(do doer, from, to *ownedKey, own int, before []owner) relayed {
+func (hashKind) relay(do transport.Doer, from, to *ownedKey, own int, before []owner) relayed {
 	return relayBy(do, relayHash(relayScript, from, own, acquireHash(to, before)))
 }
 
-func (hashKind) info(do doer, k *lockKeys) (holder, result) {
-	res := do.run(infoHash(k))
-	if res.fate != replied {
+func (hashKind) info(do transport.Doer, k *lockKeys) (holder, transport.Result) {
+	res := do.Run(infoHash(k))
+	if res.Fate != transport.Replied {
 		return holder{}, res
 	}
-	info, err := readInfo(res.reply)
-	return info, res.checked(err)
+	info, err := readInfo(res.Reply)
+	return info, res.Checked(err)
 }
 
 // acquireBy runs an acquire script.
-func acquireBy(do doer, c call) (grant, result) {
-	res := do.run(c)
-	if res.fate != replied {
+func acquireBy(do transport.Doer, c transport.Call) (grant, transport.Result) {
+	res := do.Run(c)
+	if res.Fate != transport.Replied {
 		return grant{}, res
 	}
-	g, err := readAcquire(res.ints)
-	return g, res.checked(err)
+	g, err := readAcquire(res.Ints)
+	return g, res.Checked(err)
 }
 
 // renewBy runs a renewal script for n locks.
-func renewBy(do doer, c call, n int) ([]verdict, result) {
-	res := do.run(c)
-	if res.fate != replied {
+func renewBy(do transport.Doer, c transport.Call, n int) ([]verdict, transport.Result) {
+	res := do.Run(c)
+	if res.Fate != transport.Replied {
 		return nil, res
 	}
-	v, err := readRenew(res.ints, n)
-	return v, res.checked(err)
+	v, err := readRenew(res.Ints, n)
+	return v, res.Checked(err)
 }
 
 // releaseBy runs a release script for n locks.
-func releaseBy(do doer, c call, n int) (answers, result) {
-	res := do.run(c)
-	if res.fate != replied {
+func releaseBy(do transport.Doer, c transport.Call, n int) (answers, transport.Result) {
+	res := do.Run(c)
+	if res.Fate != transport.Replied {
 		return nil, res
 	}
-	f, err := readRelease(res.ints, n)
-	return f, res.checked(err)
+	f, err := readRelease(res.Ints, n)
+	return f, res.Checked(err)
 }
 
 // relayBy runs a relay script.
-func relayBy(do doer, c call) (r relayed) {
-	if r.res = do.run(c); r.res.fate != replied {
+func relayBy(do transport.Doer, c transport.Call) (r relayed) {
+	if r.res = do.Run(c); r.res.Fate != transport.Replied {
 		return r
 	}
 	var err error
-	r.released, r.grant, r.tried, err = readRelay(r.res.ints)
-	r.res = r.res.checked(err)
+	r.released, r.grant, r.tried, err = readRelay(r.res.Ints)
+	r.res = r.res.Checked(err)
 	return r
 }
 
 // replyList is the replies of a call of plain commands, at least n.
-func replyList(res result, n int) ([]any, result) {
-	if res.fate != replied {
+func replyList(res transport.Result, n int) ([]any, transport.Result) {
+	if res.Fate != transport.Replied {
 		return nil, res
 	}
-	if list, ok := res.reply.([]any); ok && len(list) >= n {
+	if list, ok := res.Reply.([]any); ok && len(list) >= n {
 		return list, res
 	}
-	return nil, res.checked(badReply(res.reply))
+	return nil, res.Checked(badReply(res.Reply))
 }
 
 // onlyReply is the reply of a call of one plain command. An error reply becomes
 // the result's.
-func onlyReply(res result) (any, result) {
+func onlyReply(res transport.Result) (any, transport.Result) {
 	list, res := replyList(res, 1)
-	if res.fate != replied {
+	if res.Fate != transport.Replied {
 		return nil, res
 	}
 	if err := replyError(list[0]); err != nil {
-		res.fate, res.err = judge(err)
+		res.Fate, res.Err = transport.Judge(err)
 		return nil, res
 	}
 	return list[0], res

@@ -2,6 +2,7 @@ package watchlock
 
 import (
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 var fencedTraits = traits{
@@ -15,10 +16,10 @@ func (fencedKind) String() string { return fencedTraits.name }
 
 func (fencedKind) traits() *traits { return &fencedTraits }
 
-func (fencedKind) acquire(do doer, k *ownedKey, before []owner) (grant, result) {
+func (fencedKind) acquire(do transport.Doer, k *ownedKey, before []owner) (grant, transport.Result) {
 	return acquireBy(do, acquireFenced(k, before))
 }
 
-func (fencedKind) relay(do doer, from, to *ownedKey, own int, before []owner) relayed {
+func (fencedKind) relay(do transport.Doer, from, to *ownedKey, own int, before []owner) relayed {
 	return relayBy(do, relayHash(relayFencedScript, from, own, acquireFenced(to, before)))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // writeLog counts the writes of scripts to the connections that it dials, and
@@ -408,7 +409,7 @@ func TestCallersInAFlightGetErrClosedAtOnceWhenTheClientCloses(t *testing.T) {
 			t.Error(err)
 		}
 		all.Wait()
-		if took := time.Since(start); took > defaultUnlockTimeout+2*attemptTimeout {
+		if took := time.Since(start); took > defaultUnlockTimeout+2*transport.AttemptTimeout {
 			t.Errorf("Close took %v", took)
 		}
 		close(release)

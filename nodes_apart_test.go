@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // withoutFailover makes a cluster in which a primary that stands still is not replaced,
@@ -27,7 +28,7 @@ func splitNames(cl *redistest.Cluster, stopped *redistest.Server, n int) (health
 	healthy = map[string]*redistest.Server{}
 	for i := 0; len(healthy) < n || len(dead) < n/2; i++ {
 		name := fmt.Sprint("job-", i)
-		switch at := owners[keySlot(name)]; {
+		switch at := owners[transport.KeySlot(name)]; {
 		case at == stopped && len(dead) < n/2:
 			dead = append(dead, name)
 		case at != stopped && len(healthy) < n:

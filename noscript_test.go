@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // A server that is slow to answer and keeps no script for long: each attempt has time
@@ -47,7 +48,7 @@ func askedSlowly(t *testing.T, v *redistest.Virtual, kind string, trip time.Dura
 		if err := f(); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		if took := time.Since(start); took > most*attemptTimeout {
+		if took := time.Since(start); took > most*transport.AttemptTimeout {
 			t.Errorf("%s took %v", what, took)
 		}
 	}

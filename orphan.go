@@ -3,6 +3,8 @@ package watchlock
 import (
 	"sync"
 	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 const (
@@ -23,7 +25,7 @@ const (
 // one that does not answer delays no other's. What is new is sent at once, beside a pass
 // that repeats.
 type orphanage struct {
-	r      *runner
+	r      *transport.Runner
 	ghosts *ghosts
 	poke   chan struct{} // one slot
 
@@ -33,9 +35,9 @@ type orphanage struct {
 	// guarded by mu
 	byKey   map[string][]*orphan
 	running bool
-	busy    map[*site]bool // it repeats there
-	mute    map[*site]bool // the newest pass there got no answer
-	closing bool           // Close makes the last passes
+	busy    map[*transport.Site]bool // it repeats there
+	mute    map[*transport.Site]bool // the newest pass there got no answer
+	closing bool                     // Close makes the last passes
 }
 
 type orphan struct {
@@ -51,10 +53,10 @@ type orphan struct {
 }
 
 // newOrphanage makes one with its ghosts, which are remembered for remember at least.
-func newOrphanage(r *runner, remember time.Duration) *orphanage {
+func newOrphanage(r *transport.Runner, remember time.Duration) *orphanage {
 	s := &orphanage{
 		r: r, poke: make(chan struct{}, 1), byKey: make(map[string][]*orphan),
-		busy: make(map[*site]bool), mute: make(map[*site]bool),
+		busy: make(map[*transport.Site]bool), mute: make(map[*transport.Site]bool),
 	}
 	s.ghosts = &ghosts{r: r, orphans: s, least: remember}
 	return s
@@ -77,7 +79,7 @@ func (s *orphanage) admit(o *orphan) {
 	key := o.owned.keys.key
 	s.byKey[key] = append(s.byKey[key], o)
 	if !s.running {
-		s.running = s.r.spawn(s.run)
+		s.running = s.r.Spawn(s.run)
 		return
 	}
 	s.wakeLocked()
@@ -118,7 +120,7 @@ func (s *orphanage) run() {
 		select {
 		case <-s.poke:
 		case <-timer.C:
-		case <-s.r.ended.Done():
+		case <-s.r.Ended.Done():
 			return
 		}
 	}
@@ -143,11 +145,11 @@ func (s *orphanage) start() {
 
 // dueLocked is what is to be released now, by the server that has it: what was never
 // sent, and the rest but of those servers where a pass is under way.
-func (s *orphanage) dueLocked() (fresh, again map[*site][]*orphan) {
-	now := s.r.clock.Now()
-	fresh, again = make(map[*site][]*orphan), make(map[*site][]*orphan)
+func (s *orphanage) dueLocked() (fresh, again map[*transport.Site][]*orphan) {
+	now := s.r.Clock.Now()
+	fresh, again = make(map[*transport.Site][]*orphan), make(map[*transport.Site][]*orphan)
 	for key, list := range s.byKey {
-		at := s.r.site(key)
+		at := s.r.Site(key)
 		for _, o := range list {
 			switch {
 			case o.done || now < o.next:
@@ -166,21 +168,21 @@ func (s *orphanage) dueLocked() (fresh, again map[*site][]*orphan) {
 }
 
 // passLocked releases some of a server's orphans.
-func (s *orphanage) passLocked(at *site, list []*orphan, repeats bool) {
+func (s *orphanage) passLocked(at *transport.Site, list []*orphan, repeats bool) {
 	batches := inBatches(list, func(o *orphan) batchKey { return batchOf(s.r, o.kind, o.owned.keys, o.alone) })
 	s.passes.Add(1)
-	if !s.r.spawn(func() { s.pass(at, batches, repeats) }) {
+	if !s.r.Spawn(func() { s.pass(at, batches, repeats) }) {
 		s.passes.Done()
 	}
 }
 
 // pass releases batches one after the other, and ends at the first that gets no answer,
 // so that it is bounded by one timeout.
-func (s *orphanage) pass(at *site, batches [][]*orphan, repeats bool) {
+func (s *orphanage) pass(at *transport.Site, batches [][]*orphan, repeats bool) {
 	defer s.passes.Done()
 	mute := false
 	for _, batch := range batches {
-		if mute = s.release(batch, repeats) == unknown; mute {
+		if mute = s.release(batch, repeats) == transport.Unknown; mute {
 			break
 		}
 	}
@@ -223,7 +225,7 @@ func (s *orphanage) last() {
 func (s *orphanage) clear() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.r.clock.Now()
+	now := s.r.Clock.Now()
 	for key, list := range s.byKey {
 		rest := list[:0]
 		for _, o := range list {
@@ -253,37 +255,37 @@ func retention(lease time.Duration) time.Duration {
 // answer too: it will not change, and the key has its TTL. So is an error that is
 // nobody's known answer: a proxy may send it for ever. What is not answered for all is
 // asked for each.
-func (s *orphanage) release(batch []*orphan, again bool) fate {
+func (s *orphanage) release(batch []*orphan, again bool) transport.Fate {
 	owned := make([]ownedKey, len(batch))
 	for i, o := range batch {
 		owned[i] = o.owned
 		owned[i].unsure = !o.known
 	}
-	do := s.r.on(s.r.root, attemptTimeout, nil)
+	do := s.r.On(s.r.Root, transport.AttemptTimeout, nil)
 	if !again && batch[0].known {
 		// Among the renewals, where as a rule nothing is on its way: elsewhere the lock would
 		// stay taken for a round trip more.
-		do = s.r.onLane(s.r.root, attemptTimeout)
+		do = s.r.OnLane(s.r.Root, transport.AttemptTimeout)
 	}
 	_, res := batch[0].kind.release(do, owned)
 	for _, o := range batch {
-		if res.fate == replied && o.known && !o.ghost {
+		if res.Fate == transport.Replied && o.known && !o.ghost {
 			s.ghosts.remember(o.kind, &o.owned)
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	failed := len(batch) > 1 && (res.fate.final() || res.fate == later)
+	failed := len(batch) > 1 && (res.Fate.Final() || res.Fate == transport.Later)
 	for _, o := range batch {
 		switch {
-		case res.fate == replied && o.known:
+		case res.Fate == transport.Replied && o.known:
 			o.done = true
 		case failed && !o.alone: // once: those of one key stay together
 			o.alone, o.next = true, 0
 			s.wakeLocked()
-		case (res.fate == replied || res.fate == refused || res.fate == dubious) && o.answered == 0:
-			o.answered = s.r.clock.Now()
+		case (res.Fate == transport.Replied || res.Fate == transport.Refused || res.Fate == transport.Dubious) && o.answered == 0:
+			o.answered = s.r.Clock.Now()
 		}
 	}
-	return res.fate
+	return res.Fate
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // limiter is a rate limiter of the caller's own commands.
@@ -150,7 +151,7 @@ func TestMaintenanceNotificationsDoNotChangeTheTimesOfALock(t *testing.T) {
 		if _, err := c.NewMutex("j").TryLock(ctx, 0); !IsUnavailable(err) {
 			t.Errorf("of a server that stands still: %v", err)
 		}
-		if took := time.Since(start); took > attemptTimeout+500*time.Millisecond {
+		if took := time.Since(start); took > transport.AttemptTimeout+500*time.Millisecond {
 			t.Errorf("an attempt ended after %v", took)
 		}
 		start = time.Now()
@@ -182,7 +183,7 @@ func TestOptionsForTheCallersCommandsDoNotReachALocks(t *testing.T) {
 		if _, err := mutexOf(c, kind, "k").TryLock(context.Background(), 0); !IsUnavailable(err) {
 			t.Errorf("TryLock(0): %v", err)
 		}
-		if took := time.Since(start); took > attemptTimeout+100*time.Millisecond {
+		if took := time.Since(start); took > transport.AttemptTimeout+100*time.Millisecond {
 			t.Errorf("an attempt ended after %v", took)
 		}
 		start = time.Now()
@@ -194,7 +195,7 @@ func TestOptionsForTheCallersCommandsDoNotReachALocks(t *testing.T) {
 		}
 		start = time.Now()
 		_ = c.Close()
-		if took := time.Since(start); took > c.cfg.unlockTimeout+attemptTimeout+200*time.Millisecond {
+		if took := time.Since(start); took > c.cfg.unlockTimeout+transport.AttemptTimeout+200*time.Millisecond {
 			t.Errorf("Close ended after %v", took)
 		}
 		v.Thaw()

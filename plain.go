@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // This file knows the string form on a server that compares values itself: SET
@@ -14,63 +16,65 @@ import (
 
 // acquirePlain takes a free string lock, and answers who holds it else. SET with
 // NX and GET together is known to every server from Redis 7.0.
-func acquirePlain(k *ownedKey) call {
+func acquirePlain(k *ownedKey) transport.Call {
 	return plainCall([]any{"set", k.keys.key, k.owner, "NX", "GET", "PX", k.lease.Milliseconds()})
 }
 
 // takeOverPlain makes k's owner the holder in place of an earlier one.
-func takeOverPlain(k *ownedKey, earlier owner) call {
+func takeOverPlain(k *ownedKey, earlier owner) transport.Call {
 	return plainCall([]any{"set", k.keys.key, k.owner, "IFEQ", earlier, "PX", k.lease.Milliseconds()})
 }
 
-func pttlPlain(k *lockKeys) call { return plainCall([]any{"pttl", k.key}) }
+func pttlPlain(k *lockKeys) transport.Call { return plainCall([]any{"pttl", k.key}) }
 
-func infoPlain(k *lockKeys) call { return plainCall([]any{"get", k.key}, []any{"pttl", k.key}) }
+func infoPlain(k *lockKeys) transport.Call {
+	return plainCall([]any{"get", k.key}, []any{"pttl", k.key})
+}
 
 // renewPlain sets the TTLs of locks that are still their owners'. Their leases
 // must not be below what is left.
-func renewPlain(ks []ownedKey) call {
-	c := call{plain: make([][]any, len(ks))}
+func renewPlain(ks []ownedKey) transport.Call {
+	c := transport.Call{Plain: make([][]any, len(ks))}
 	for i, k := range ks {
 		if k.lease > 0 {
-			c.plain[i] = []any{"set", k.keys.key, k.owner, "IFEQ", k.owner, "PX", k.lease.Milliseconds()}
+			c.Plain[i] = []any{"set", k.keys.key, k.owner, "IFEQ", k.owner, "PX", k.lease.Milliseconds()}
 		} else {
-			c.plain[i] = []any{"get", k.keys.key}
+			c.Plain[i] = []any{"get", k.keys.key}
 		}
 	}
 	return c
 }
 
-func releasePlain(ks []ownedKey) call {
-	c := call{plain: make([][]any, len(ks))}
+func releasePlain(ks []ownedKey) transport.Call {
+	c := transport.Call{Plain: make([][]any, len(ks))}
 	for i, k := range ks {
-		c.plain[i] = []any{"delex", k.keys.key, "IFEQ", k.owner}
+		c.Plain[i] = []any{"delex", k.keys.key, "IFEQ", k.owner}
 	}
 	return c
 }
 
 // tellPlain publishes the releases of locks of one client.
-func tellPlain(ks []ownedKey) call {
+func tellPlain(ks []ownedKey) transport.Call {
 	switch ks[0].keys.tell {
 	case nil, publishClassic:
 		return tellClassic(ks)
 	case publishBoth:
-		return tellBy("spublish", ks).then(tellClassic(ks))
+		return tellBy("spublish", ks).Then(tellClassic(ks))
 	}
 	return tellBy("spublish", ks)
 }
 
-func tellClassic(ks []ownedKey) call { return tellBy("publish", ks) }
+func tellClassic(ks []ownedKey) transport.Call { return tellBy("publish", ks) }
 
-func tellBy(publish string, ks []ownedKey) call {
-	c := call{plain: make([][]any, len(ks))}
+func tellBy(publish string, ks []ownedKey) transport.Call {
+	c := transport.Call{Plain: make([][]any, len(ks))}
 	for i, k := range ks {
-		c.plain[i] = []any{publish, k.keys.channel, releasePayload}
+		c.Plain[i] = []any{publish, k.keys.channel, releasePayload}
 	}
 	return c
 }
 
-func plainCall(cmds ...[]any) call { return call{plain: cmds} }
+func plainCall(cmds ...[]any) transport.Call { return transport.Call{Plain: cmds} }
 
 // replyError is the error that a plain command was answered with, if it was.
 func replyError(reply any) error {
@@ -80,7 +84,7 @@ func replyError(reply any) error {
 
 // notAString reports whether a server refused to compare a key of another type.
 func notAString(err error) bool {
-	return errors.Is(err, errWrongType) || redis.HasErrorPrefix(err, "WRONGTYPE") ||
+	return errors.Is(err, transport.ErrWrongType) || redis.HasErrorPrefix(err, "WRONGTYPE") ||
 		err != nil && strings.Contains(err.Error(), "should be of string type")
 }
 

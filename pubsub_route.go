@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // subscriber keeps the pub/sub connections, the ears, for all waiters of a client.
@@ -19,9 +20,9 @@ import (
 // lost with its connection. It ends with the last topic, and at Close.
 type subscriber struct {
 	// immutable
-	r       *runner
+	r       *transport.Runner
 	tell    func(info bool, text string, err error) // the caller's logger
-	verify  func(*site)                             // has asked about what is held there; must not block
+	verify  func(*transport.Site)                   // has asked about what is held there; must not block
 	classic bool                                    // listen to classic channels
 	sharded bool                                    // and to sharded ones
 	routed  bool                                    // each topic at the node that has its slot
@@ -33,24 +34,24 @@ type subscriber struct {
 	mu sync.Mutex
 	// guarded by mu
 	topics map[string]*topic
-	ears   map[string]*ear    // that run, by the address of their node
-	open   map[*site]*ear     // that hear something, by where they are
-	quit   context.CancelFunc // ends route; nil when it does not run
+	ears   map[string]*ear          // that run, by the address of their node
+	open   map[*transport.Site]*ear // that hear something, by where they are
+	quit   context.CancelFunc       // ends route; nil when it does not run
 }
 
 // newSubscriber makes one that listens as publish says, a publishX of the keys.
-func newSubscriber(r *runner, publish string, tell func(info bool, text string, err error), verify func(*site)) *subscriber {
+func newSubscriber(r *transport.Runner, publish string, tell func(info bool, text string, err error), verify func(*transport.Site)) *subscriber {
 	s := &subscriber{
 		r: r, tell: tell, verify: verify, classic: publish != publishSharded, sharded: publish != publishClassic,
-		look: make(chan struct{}, 1), topics: make(map[string]*topic), ears: make(map[string]*ear), open: make(map[*site]*ear),
+		look: make(chan struct{}, 1), topics: make(map[string]*topic), ears: make(map[string]*ear), open: make(map[*transport.Site]*ear),
 	}
-	s.routed = r.home != nil && (s.sharded || r.named)
+	s.routed = r.Home != nil && (s.sharded || r.Named)
 	return s
 }
 
 // prove has the ear at a server ask for a sign of life that its connection was open all the time.
 // It reports whether there is such an ear.
-func (s *subscriber) prove(at *site) bool {
+func (s *subscriber) prove(at *transport.Site) bool {
 	s.mu.Lock()
 	e := s.open[at]
 	s.mu.Unlock()
@@ -63,7 +64,7 @@ func (s *subscriber) prove(at *site) bool {
 }
 
 // opened notes that e hears its server.
-func (s *subscriber) opened(e *ear, at *site) {
+func (s *subscriber) opened(e *ear, at *transport.Site) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open[at] = e
@@ -93,16 +94,16 @@ func (s *subscriber) close() {
 
 // earLocked is the ear at a node, which it starts if there is none. It returns
 // nil when the client is closed.
-func (s *subscriber) earLocked(at node) *ear {
-	e := s.ears[at.addr()]
+func (s *subscriber) earLocked(at transport.Node) *ear {
+	e := s.ears[at.Addr()]
 	if e == nil {
-		ctx, cancel := context.WithCancel(s.r.root)
+		ctx, cancel := context.WithCancel(s.r.Root)
 		e = &ear{s: s, node: at, poke: make(chan struct{}, 1), quit: cancel}
-		if !s.r.spawn(func() { e.run(ctx) }) {
+		if !s.r.Spawn(func() { e.run(ctx) }) {
 			cancel()
 			return nil
 		}
-		s.ears[at.addr()] = e
+		s.ears[at.Addr()] = e
 	}
 	e.wake()
 	return e
@@ -120,7 +121,7 @@ func (s *subscriber) stop(e *ear) bool {
 			return false
 		}
 	}
-	delete(s.ears, e.node.addr())
+	delete(s.ears, e.node.Addr())
 	e.quit()
 	return true
 }
@@ -137,16 +138,16 @@ func (s *subscriber) relocate() {
 
 // keep has an ear open at each of the nodes where something is held, and at no others
 // unless somebody waits.
-func (s *subscriber) keep(at map[*site]bool) {
+func (s *subscriber) keep(at map[*transport.Site]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.ears {
 		e.kept = false
 	}
 	for node := range at {
-		if e := s.ears[node.node.addr()]; e != nil {
+		if e := s.ears[node.Node.Addr()]; e != nil {
 			e.kept = true
-		} else if e := s.earLocked(node.node); e != nil {
+		} else if e := s.earLocked(node.Node); e != nil {
 			e.kept = true
 		}
 	}
@@ -189,7 +190,7 @@ type changes struct {
 
 // changes returns what e is to subscribe and what to give up.
 func (s *subscriber) changes(e *ear) changes {
-	now := s.r.clock.Now()
+	now := s.r.Clock.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	todo := changes{remove: e.drops, kept: e.kept, next: bootclock.Never}
@@ -276,7 +277,7 @@ func (s *subscriber) gone(e *ear, channel string) {
 func (s *subscriber) lostLocked(t *topic) {
 	t.sharded = hearing{}
 	t.pause = min(max(2*t.pause, redialPause), redialMost)
-	t.retry = s.r.clock.Now() + t.pause
+	t.retry = s.r.Clock.Now() + t.pause
 	t.ear.wake()
 }
 
@@ -298,7 +299,7 @@ func (s *subscriber) withoutShards(e *ear) bool {
 
 // lookAgain has go-redis ask who has the slots, and route follow.
 func (s *subscriber) lookAgain() {
-	s.r.lookAgain()
+	s.r.LookAgain()
 	s.wakeRoute()
 }
 
@@ -313,9 +314,9 @@ func (s *subscriber) startRouteLocked() {
 	if s.quit != nil {
 		return
 	}
-	ctx, cancel := context.WithCancel(s.r.root)
+	ctx, cancel := context.WithCancel(s.r.Root)
 	s.quit = cancel
-	if !s.r.spawn(func() { s.route(ctx) }) {
+	if !s.r.Spawn(func() { s.route(ctx) }) {
 		cancel()
 		s.quit = nil
 	}
@@ -361,11 +362,11 @@ func (s *subscriber) stopRoute() bool {
 
 // follow moves topics to where their slots are. It reports whether all are heard.
 func (s *subscriber) follow(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, transport.AttemptTimeout)
 	defer cancel()
 	settled := true
 	for _, channel := range s.channels() {
-		at, err := s.r.home(ctx, channel)
+		at, err := s.r.Home(ctx, channel)
 		if err != nil || !s.assign(channel, at) {
 			settled = false
 		}
@@ -390,7 +391,7 @@ func (s *subscriber) channels() []string {
 }
 
 // assign has the ear at a node hear a channel. It reports whether it does already.
-func (s *subscriber) assign(channel string, at node) bool {
+func (s *subscriber) assign(channel string, at transport.Node) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.topics[channel]
@@ -398,7 +399,7 @@ func (s *subscriber) assign(channel string, at node) bool {
 		return true
 	}
 	if old := t.ear; old != nil {
-		if old.node.addr() == at.addr() {
+		if old.node.Addr() == at.Addr() {
 			return len(t.heard) == 0 || t.sharded.confirmed || (old.shardless || !s.sharded) && t.classic.confirmed
 		}
 		old.drops = append(old.drops, t.subscriptions(channel)...)

@@ -3,6 +3,8 @@ package watchlock
 import (
 	"slices"
 	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // listener is who waits for messages on a channel. Neither may block.
@@ -70,7 +72,7 @@ func (s *subscriber) join(channel string, slot int, g listener) bool {
 		s.startRouteLocked()
 		s.wakeRoute()
 	default:
-		t.ear = s.earLocked(node{})
+		t.ear = s.earLocked(transport.Node{})
 	}
 	return t.classic.confirmed || t.sharded.confirmed
 }
@@ -86,7 +88,7 @@ func (s *subscriber) leave(channel string, g listener) {
 	}
 	if i := slices.Index(t.heard, g); i >= 0 {
 		t.heard = slices.Delete(t.heard, i, i+1)
-		t.unused = s.r.clock.Now()
+		t.unused = s.r.Clock.Now()
 		if t.ear != nil {
 			t.ear.wake()
 		}
@@ -133,7 +135,7 @@ func (s *subscriber) hearsLocked(channel string) (echoes, counted int) {
 // message hints to whoever waits. A release is "00" or "0", by whose it is; anything unknown
 // on the channel may be a stranger's, and counts at a limited rate.
 func (s *subscriber) message(channel, payload string) {
-	now := s.r.clock.Now()
+	now := s.r.Clock.Now()
 	s.mu.Lock()
 	t := s.topics[channel]
 	h := hintStrange

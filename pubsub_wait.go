@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 const (
@@ -28,13 +30,13 @@ const (
 type ear struct {
 	// immutable
 	s    *subscriber
-	node node          // where to listen; the zero node leaves that to the connection
-	poke chan struct{} // one slot: what is wanted has changed
+	node transport.Node // where to listen; the zero node leaves that to the connection
+	poke chan struct{}  // one slot: what is wanted has changed
 
 	// atomic
-	broken atomic.Bool          // the connection failed, and none has been greeted since
-	prove  atomic.Bool          // ask for a sign of life at once
-	at     atomic.Pointer[site] // where the newest connection leads
+	broken atomic.Bool                    // the connection failed, and none has been greeted since
+	prove  atomic.Bool                    // ask for a sign of life at once
+	at     atomic.Pointer[transport.Site] // where the newest connection leads
 
 	// guarded by s.mu
 	quit      context.CancelFunc // ends run's connection
@@ -44,11 +46,11 @@ type ear struct {
 }
 
 // site is the server that it listens at.
-func (e *ear) site() *site {
+func (e *ear) site() *transport.Site {
 	if at := e.at.Load(); at != nil {
 		return at
 	}
-	return e.s.r.siteAt(e.node)
+	return e.s.r.SiteAt(e.node)
 }
 
 func (e *ear) wake() {
@@ -60,7 +62,7 @@ func (e *ear) wake() {
 
 // connection is one pub/sub connection and its reader.
 type connection struct {
-	ps     *messages
+	ps     *transport.Messages
 	ctx    context.Context // ends with the connection
 	cancel context.CancelFunc
 	since  time.Duration
@@ -79,7 +81,7 @@ type connection struct {
 
 // run owns the connection.
 func (e *ear) run(ctx context.Context) {
-	clock := e.s.r.clock
+	clock := e.s.r.Clock
 	var cn *connection
 	var pause, redial time.Duration // between two connections; when to make the next
 	fail := func(lived time.Duration) {
@@ -142,24 +144,24 @@ func (e *ear) connect(ctx context.Context) (*connection, error) {
 		return nil, err
 	}
 	e.s.anew(e)
-	e.at.Store(e.s.r.siteAt(at))
-	ctx, cancel := withSocket(ctx)
+	e.at.Store(e.s.r.SiteAt(at))
+	ctx, cancel := transport.WithSocket(ctx)
 	return &connection{
-		ps: e.s.r.listen(ctx, at), ctx: ctx, cancel: cancel,
-		since: e.s.r.clock.Now(), placed: e.s.r.clock.Now(), failed: make(chan error, 1),
+		ps: e.s.r.Listen(ctx, at), ctx: ctx, cancel: cancel,
+		since: e.s.r.Clock.Now(), placed: e.s.r.Clock.Now(), failed: make(chan error, 1),
 	}, nil
 }
 
 // place is where to connect to: on a cluster, classic messages are heard at any
 // node, so at one that has a channel's slot.
-func (e *ear) place(ctx context.Context) (node, error) {
+func (e *ear) place(ctx context.Context) (transport.Node, error) {
 	r := e.s.r
-	if e.node.known() || r.home == nil {
+	if e.node.Known() || r.Home == nil {
 		return e.node, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, transport.AttemptTimeout)
 	defer cancel()
-	return r.home(ctx, e.s.someChannel(e))
+	return r.Home(ctx, e.s.someChannel(e))
 }
 
 // drop closes a connection; its reader ends by that.
@@ -173,8 +175,8 @@ func (e *ear) drop(cn *connection) {
 // tend writes what has to be written: subscriptions, cancellations, a ping. It
 // returns when to be called again at the latest.
 func (e *ear) tend(cn *connection) (time.Duration, error) {
-	if cn.ps.term != e.s.r.term() && !e.node.known() {
-		return 0, errMoved
+	if cn.ps.Term != e.s.r.Term() && !e.node.Known() {
+		return 0, transport.ErrMoved
 	}
 	todo := e.s.changes(e)
 	// First: a channel that went elsewhere and came back is in both.
@@ -203,7 +205,7 @@ func (e *ear) tend(cn *connection) (time.Duration, error) {
 // greet opens a connection on which nothing is subscribed: while something is held at a
 // node, the end of the connection there tells of a restart at once.
 func (e *ear) greet(cn *connection) error {
-	dial, cancel := context.WithTimeout(cn.ctx, attemptTimeout)
+	dial, cancel := context.WithTimeout(cn.ctx, transport.AttemptTimeout)
 	defer cancel()
 	if err := cn.ps.Ping(dial); err != nil {
 		return err
@@ -217,9 +219,9 @@ func (e *ear) read(cn *connection) error {
 		return nil
 	}
 	cn.reading = true
-	cn.heard.Store(int64(e.s.r.clock.Now()))
-	if !e.s.r.spawn(func() { e.listen(cn) }) {
-		return errClosed
+	cn.heard.Store(int64(e.s.r.Clock.Now()))
+	if !e.s.r.Spawn(func() { e.listen(cn) }) {
+		return transport.ErrClosed
 	}
 	return nil
 }
@@ -243,16 +245,16 @@ var errStrayed = errors.New("the node has none of the slots that are listened fo
 // slot of any of its channels. It may have left the cluster: then it answers pings and
 // hears nothing.
 func (e *ear) strayed(cn *connection) bool {
-	r, now := e.s.r, e.s.r.clock.Now()
-	if e.node.known() || r.home == nil || now-cn.placed < pingPace {
+	r, now := e.s.r, e.s.r.Clock.Now()
+	if e.node.Known() || r.Home == nil || now-cn.placed < pingPace {
 		return false
 	}
 	cn.placed = now
-	ctx, cancel := context.WithTimeout(cn.ctx, attemptTimeout)
+	ctx, cancel := context.WithTimeout(cn.ctx, transport.AttemptTimeout)
 	defer cancel()
 	for _, channel := range e.s.channels() {
-		at, err := r.home(ctx, channel)
-		if err != nil || at.addr() == cn.ps.at.addr() {
+		at, err := r.Home(ctx, channel)
+		if err != nil || at.Addr() == cn.ps.At.Addr() {
 			return false
 		}
 	}
@@ -262,15 +264,15 @@ func (e *ear) strayed(cn *connection) bool {
 // subscribe writes one SUBSCRIBE, each channel its own so that a user who lacks
 // the right to one is refused only that, and starts the reader with the first.
 func (e *ear) subscribe(cn *connection, sub subscription) error {
-	dial, cancel := context.WithTimeout(cn.ctx, attemptTimeout)
+	dial, cancel := context.WithTimeout(cn.ctx, transport.AttemptTimeout)
 	defer cancel()
 	write := cn.ps.Subscribe
 	if sub.sharded {
 		write = cn.ps.SSubscribe
 	}
-	if r := e.s.r; r.home != nil && !sub.sharded {
-		home, err := r.home(dial, sub.channel)
-		e.s.setNear(sub.channel, err == nil && home.addr() == cn.ps.at.addr())
+	if r := e.s.r; r.Home != nil && !sub.sharded {
+		home, err := r.Home(dial, sub.channel)
+		e.s.setNear(sub.channel, err == nil && home.Addr() == cn.ps.At.Addr())
 	}
 	if err := write(dial, sub.channel); err != nil {
 		return err
@@ -291,10 +293,10 @@ func (e *ear) ping(cn *connection, waiting bool) (time.Duration, error) {
 	if !cn.reading {
 		return pingPace, nil
 	}
-	now, heard := e.s.r.clock.Now(), time.Duration(cn.heard.Load())
+	now, heard := e.s.r.Clock.Now(), time.Duration(cn.heard.Load())
 	if cn.asked && heard < cn.pinged {
 		if now-cn.pinged >= pingAnswer {
-			return 0, &noAnswerError{pingAnswer}
+			return 0, transport.NoAnswer(pingAnswer)
 		}
 		return cn.pinged + pingAnswer - now, nil
 	}
@@ -322,7 +324,7 @@ func (e *ear) listen(cn *connection) {
 			cn.failed <- err
 			return
 		}
-		cn.heard.Store(int64(e.s.r.clock.Now()))
+		cn.heard.Store(int64(e.s.r.Clock.Now()))
 		e.greeted(cn)
 		switch m := msg.(type) {
 		case *redis.Message:
@@ -349,14 +351,14 @@ func (e *ear) refusal(err redis.Error) error {
 			e.s.moved(e, slot)
 			return nil
 		}
-	case e.s.sharded && doesNotKnow(err):
+	case e.s.sharded && transport.DoesNotKnow(err):
 		if e.s.withoutShards(e) {
 			e.s.tell(true, "the server has no sharded channels; listening to classic ones", err)
 		}
 		return nil
-	case saysLater(code):
+	case transport.SaysLater(code):
 		return err
-	case forbidden(err) && strings.Contains(err.Error(), "'ping'"):
+	case transport.Forbidden(err) && strings.Contains(err.Error(), "'ping'"):
 		return nil // as good as an answer
 	}
 	e.s.deny(err)

@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // forever is the wait of a Lock: its context alone bounds it.
@@ -221,12 +223,12 @@ func (m *Mutex) info(ctx context.Context) (LockInfo, error) {
 		return LockInfo{}, err
 	}
 	defer g.unref()
-	at, res := m.kind.info(m.c.runner.on(ctx, attemptTimeout, ctx.Done()), &m.keys)
+	at, res := m.kind.info(m.c.runner.On(ctx, transport.AttemptTimeout, ctx.Done()), &m.keys)
 	if err := ctxError(ctx); err != nil {
 		return LockInfo{}, err
 	}
-	if res.fate != replied {
-		return LockInfo{}, res.err
+	if res.Fate != transport.Replied {
+		return LockInfo{}, res.Err
 	}
 	info := LockInfo{Held: at.Held, Owner: at.Owner, Holds: at.Holds, TTL: at.TTL, Token: at.Token}
 	if holds, mine := g.holdsOf(info.Owner); mine {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // crowdOf is the owners of n attempts whose outcome nobody knows: two a second for an hour
@@ -45,7 +46,7 @@ func TestAcquireTakesOverFromTheLastOfManyEarlierOwners(t *testing.T) {
 		many := crowdOf(crowded)
 		last := many[len(many)-1].(string)
 		to := ownedBy(lockKeys{key: "a", token: counterOf("a")}, me, scriptLease)
-		for name, c := range map[string]call{
+		for name, c := range map[string]transport.Call{
 			"mutex": acquireHash(&to, many), "fenced": acquireFenced(&to, many), "setnx": acquireString(&to, many),
 		} {
 			if name == "setnx" {

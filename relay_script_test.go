@@ -8,13 +8,14 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 const relayNext = "next:1" // the owner that a lock is relayed to
 
 // relayCall relays the lock of k from me to relayNext, for a client that has own
 // subscriptions.
-func relayCall(k lockKeys, own int, before ...owner) call {
+func relayCall(k lockKeys, own int, before ...owner) transport.Call {
 	from, to := ownedBy(k, me, 0), ownedBy(k, relayNext, scriptLease)
 	if k.token != "" {
 		return relayHash(relayFencedScript, &from, own, acquireFenced(&to, before))

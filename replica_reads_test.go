@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // routings are the options of a cluster's client that let reads go to replicas.
@@ -65,7 +66,7 @@ func TestNothingAboutALockIsReadFromAReplica(t *testing.T) {
 				c := newTestClient(t, cl.Client(route), WithWatchdogTimeout(600*time.Millisecond))
 				m := mutexOf(c, kind, "{"+name+"}"+kind)
 				mustUnlock(t, mustLock(t, m))
-				replicas := replicasOf(t, cl, cl.Owner(keySlot(name)))
+				replicas := replicasOf(t, cl, cl.Owner(transport.KeySlot(name)))
 				if len(replicas) == 0 {
 					t.Fatal("no replica")
 				}
@@ -113,7 +114,7 @@ func TestAReplicaThatLagsEndsNoLease(t *testing.T) {
 			c := newTestClient(t, rdb)
 			m := c.NewSetNXMutex("{a}"+name, WithLeaseTime(20*time.Second))
 			mustUnlock(t, mustLock(t, m))
-			primary := cl.Owner(keySlot("a"))
+			primary := cl.Owner(transport.KeySlot("a"))
 			mustDo(t, primary, "CONFIG", "SET", "requirepass", "x") // its replica cannot come back: it lags
 			defer mustDo(t, primary, "CONFIG", "SET", "requirepass", "")
 			mustDo(t, primary, "CLIENT", "KILL", "TYPE", "replica")

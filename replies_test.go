@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // serverMood is a state in which a server refuses for now.
@@ -461,14 +462,14 @@ func TestReleaseScriptPassesOtherErrorsOn(t *testing.T) {
 		if err == nil || !strings.HasPrefix(err.Error(), "ERR ") {
 			t.Errorf("without the right to HDEL: %v, %v", reply, err)
 		}
-		if fate, err := judge(err); fate != refused || IsUnavailable(err) || errors.Is(err, ErrWrongType) {
+		if fate, err := transport.Judge(err); fate != transport.Refused || IsUnavailable(err) || errors.Is(err, ErrWrongType) {
 			t.Errorf("judged as %v, %v", fate, err)
 		}
 		if _, err := s.Do("REPLICAOF", "127.0.0.1", "1"); err != nil {
 			t.Fatal(err)
 		}
 		reply, err = b.run(b.rdb, releaseAll(releaseScript, []ownedKey{ownedBy(lockKeys{key: "a"}, me, 0)}))
-		if fate, _ := judge(err); fate != later || !redis.HasErrorPrefix(err, "READONLY") {
+		if fate, _ := transport.Judge(err); fate != transport.Later || !redis.HasErrorPrefix(err, "READONLY") {
 			t.Errorf("on a replica: %v, %v, judged as %v", reply, err, fate)
 		}
 	})

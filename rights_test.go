@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // rightsOfKinds are the commands that each kind needs the right to, where it runs scripts.
@@ -97,14 +98,14 @@ func TestALookAtRightsCostsNoRoundTripAndEndsWithTheFirstGrant(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				c, _ := virtualWired(t, v)
 				c.rights.granted.Clear()
-				first := map[string]*script{"mutex": firstScript, "fenced": firstFencedScript, "setnx": firstStringScript}[kind]
-				if err := v.Client().ScriptLoad(context.Background(), first.source).Err(); err != nil {
+				first := map[string]*transport.Script{"mutex": firstScript, "fenced": firstFencedScript, "setnx": firstStringScript}[kind]
+				if err := v.Client().ScriptLoad(context.Background(), first.Source).Err(); err != nil {
 					t.Fatal(err)
 				}
 				v.Reset()
 				want := func(what string, looks, plains int) {
 					t.Helper()
-					if n, m := v.CountIf(redistest.Runs(first.source)), v.CountIf(redistest.Runs(plain)); n != looks || m != plains {
+					if n, m := v.CountIf(redistest.Runs(first.Source)), v.CountIf(redistest.Runs(plain)); n != looks || m != plains {
 						t.Errorf("%s: %d looks at rights, %d attempts without; want %d and %d", what, n, m, looks, plains)
 					}
 				}

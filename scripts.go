@@ -3,6 +3,8 @@ package watchlock
 import (
 	_ "embed"
 	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 var (
@@ -29,14 +31,14 @@ var (
 	//go:embed lua/rights.lua
 	rightsSource string
 
-	acquireScript       = newScript(acquireSource)
-	renewScript         = newScript(renewSource)
-	releaseScript       = newScript(releaseSource)
-	infoScript          = &script{source: infoSource, sha: newScript(infoSource).sha, mixed: true}
-	acquireFencedScript = newScript(acquireFencedSource)
-	acquireStringScript = newScript(acquireStringSource)
-	renewStringScript   = newScript(renewStringSource)
-	releaseStringScript = newScript(releaseStringSource)
+	acquireScript       = transport.NewScript(acquireSource)
+	renewScript         = transport.NewScript(renewSource)
+	releaseScript       = transport.NewScript(releaseSource)
+	infoScript          = &transport.Script{Source: infoSource, Sha: transport.NewScript(infoSource).Sha, Mixed: true}
+	acquireFencedScript = transport.NewScript(acquireFencedSource)
+	acquireStringScript = transport.NewScript(acquireStringSource)
+	renewStringScript   = transport.NewScript(renewStringSource)
+	releaseStringScript = transport.NewScript(releaseStringSource)
 	firstScript         = newFirstScript("hash", acquireSource)
 	firstFencedScript   = newFirstScript("fenced", acquireFencedSource)
 	firstStringScript   = newFirstScript("string", acquireStringSource)
@@ -45,14 +47,14 @@ var (
 )
 
 // newRelayScript is relay.lua with the scripts that it calls.
-func newRelayScript(acquire string) *script {
-	return newScript(luaFunction("acquire", acquire) + luaFunction("release", releaseSource) +
+func newRelayScript(acquire string) *transport.Script {
+	return transport.NewScript(luaFunction("acquire", acquire) + luaFunction("release", releaseSource) +
 		luaFunction("others", othersSource) + relaySource)
 }
 
 // newFirstScript is an acquire script that looks at the user's rights first.
-func newFirstScript(form, acquire string) *script {
-	return newScript(luaFunction("rights", rightsSource) +
+func newFirstScript(form, acquire string) *transport.Script {
+	return transport.NewScript(luaFunction("rights", rightsSource) +
 		"local denied = rights(KEYS, {'" + form + "', ARGV[2]})\nif denied then\n  return denied\nend\n" + acquire)
 }
 
@@ -81,7 +83,7 @@ type owner any
 func leaseArg(lease time.Duration) any { return lease.Milliseconds() }
 
 // script is the acquire script for k.
-func (k *ownedKey) script(acquire, first *script) *script {
+func (k *ownedKey) script(acquire, first *transport.Script) *transport.Script {
 	if k.first {
 		return first
 	}
@@ -89,95 +91,95 @@ func (k *ownedKey) script(acquire, first *script) *script {
 }
 
 // acquireHash takes a lock that is a hash with one field.
-func acquireHash(k *ownedKey, before []owner) call {
+func acquireHash(k *ownedKey, before []owner) transport.Call {
 	return acquireCall(k.script(acquireScript, firstScript), k, before)
 }
 
 // acquireString takes a lock that is a string.
-func acquireString(k *ownedKey, before []owner) call {
+func acquireString(k *ownedKey, before []owner) transport.Call {
 	return acquireCall(k.script(acquireStringScript, firstStringScript), k, before)
 }
 
 // acquireFenced takes a lock that is a hash, with a token.
-func acquireFenced(k *ownedKey, before []owner) call {
-	c := call{script: k.script(acquireFencedScript, firstFencedScript), nkeys: 2}
-	c.long = make([]any, 0, 6+len(before))
-	c.long = append(c.long, k.keys.keyArg, k.keys.token, k.leaseArg, k.owner,
+func acquireFenced(k *ownedKey, before []owner) transport.Call {
+	c := transport.Call{Script: k.script(acquireFencedScript, firstFencedScript), Nkeys: 2}
+	c.Long = make([]any, 0, 6+len(before))
+	c.Long = append(c.Long, k.keys.keyArg, k.keys.token, k.leaseArg, k.owner,
 		k.tokenTTL.Milliseconds(), k.reserve)
 	for _, b := range before {
-		c.put(b)
+		c.Put(b)
 	}
 	return c
 }
 
 // acquireCall puts the owners of earlier attempts behind the lease and the owner.
-func acquireCall(s *script, k *ownedKey, before []owner) call {
-	c := call{script: s, nkeys: 1}
-	c.put(k.keys.keyArg)
-	c.put(k.leaseArg)
-	c.put(k.owner)
+func acquireCall(s *transport.Script, k *ownedKey, before []owner) transport.Call {
+	c := transport.Call{Script: s, Nkeys: 1}
+	c.Put(k.keys.keyArg)
+	c.Put(k.leaseArg)
+	c.Put(k.owner)
 	for _, b := range before {
-		c.put(b)
+		c.Put(b)
 	}
 	return c
 }
 
 // renewAll renews locks by one run of a renewal script.
-func renewAll(s *script, ks []ownedKey) call {
+func renewAll(s *transport.Script, ks []ownedKey) transport.Call {
 	c := keysCall(s, ks)
 	for i := range ks {
-		c.put(ks[i].owner)
-		c.put(ks[i].lease.Milliseconds())
+		c.Put(ks[i].owner)
+		c.Put(ks[i].lease.Milliseconds())
 	}
 	return c
 }
 
 // releaseAll releases locks of one client by one run of a release script.
-func releaseAll(s *script, ks []ownedKey) call {
+func releaseAll(s *transport.Script, ks []ownedKey) transport.Call {
 	c := keysCall(s, ks)
 	for i := range ks {
-		c.put(ks[i].owner)
-		c.put(ks[i].keys.channelArg)
+		c.Put(ks[i].owner)
+		c.Put(ks[i].keys.channelArg)
 	}
 	if tell := ks[0].keys.tell; tell != nil {
-		c.put(tell)
+		c.Put(tell)
 	}
 	return c
 }
 
 // relayHash relays a lock from leaving to the owner for whom acquire, a call, takes it.
 // own is how many of the channel's subscriptions are the client's.
-func relayHash(s *script, leaving *ownedKey, own int, acquire call) call {
-	args := acquire.params()
-	c := call{script: s, nkeys: acquire.nkeys, long: make([]any, 0, len(args)+4)}
-	c.long = append(c.long, args[:acquire.nkeys]...)
+func relayHash(s *transport.Script, leaving *ownedKey, own int, acquire transport.Call) transport.Call {
+	args := acquire.Params()
+	c := transport.Call{Script: s, Nkeys: acquire.Nkeys, Long: make([]any, 0, len(args)+4)}
+	c.Long = append(c.Long, args[:acquire.Nkeys]...)
 	tell := leaving.keys.tell
 	if tell == nil {
 		tell = ""
 	}
-	c.long = append(c.long, leaving.owner, leaving.keys.channelArg, tell, own)
-	c.long = append(c.long, args[acquire.nkeys:]...)
+	c.Long = append(c.Long, leaving.owner, leaving.keys.channelArg, tell, own)
+	c.Long = append(c.Long, args[acquire.Nkeys:]...)
 	return c
 }
 
 // keysCall is a call for the keys of many locks.
-func keysCall(s *script, ks []ownedKey) call {
-	c := call{script: s, nkeys: len(ks)}
+func keysCall(s *transport.Script, ks []ownedKey) transport.Call {
+	c := transport.Call{Script: s, Nkeys: len(ks)}
 	if len(ks) > 1 {
-		c.long = make([]any, 0, 3*len(ks))
+		c.Long = make([]any, 0, 3*len(ks))
 	}
 	for i := range ks {
-		c.put(ks[i].keys.keyArg)
+		c.Put(ks[i].keys.keyArg)
 	}
 	return c
 }
 
-func infoHash(k *lockKeys) call {
-	c := call{script: infoScript, nkeys: 1}
-	c.put(k.keyArg)
+func infoHash(k *lockKeys) transport.Call {
+	c := transport.Call{Script: infoScript, Nkeys: 1}
+	c.Put(k.keyArg)
 	if k.token != "" {
-		c.put(k.token)
-		c.nkeys++
+		c.Put(k.token)
+		c.Nkeys++
 	}
 	return c
 }

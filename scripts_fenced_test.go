@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 const (
@@ -21,7 +22,7 @@ const (
 func counterOf(key string) string { return counterPrefix + "{" + key + "}" }
 
 // fencedCall is one run of the fenced acquire script for the owner "me".
-func fencedCall(k lockKeys, tokenTTL time.Duration, reserve int, before ...string) call {
+func fencedCall(k lockKeys, tokenTTL time.Duration, reserve int, before ...string) transport.Call {
 	k.token = counterOf(k.key)
 	owned := ownedBy(k, me, scriptLease)
 	owned.tokenTTL, owned.reserve = tokenTTL, reserve
@@ -96,7 +97,7 @@ func TestFencedAcquireTakesTheClockAsTokenOrOneMoreThanTheLast(t *testing.T) {
 }
 
 func TestFencedAcquireOnEveryBranchThatGivesNoToken(t *testing.T) {
-	plain := func(k lockKeys) call { return fencedCall(k, 0, 0) }
+	plain := func(k lockKeys) transport.Call { return fencedCall(k, 0, 0) }
 	untouched := func(ttl time.Duration, fields ...string) func(scriptBench, string) {
 		return func(b scriptBench, key string) {
 			b.Helper()
@@ -126,7 +127,7 @@ func TestFencedAcquireOnEveryBranchThatGivesNoToken(t *testing.T) {
 		},
 		{
 			name: "earlier owner beside a foreign field", want: []any{0, time.Minute},
-			call:  func(k lockKeys) call { return fencedCall(k, 0, 0, earlier) },
+			call:  func(k lockKeys) transport.Call { return fencedCall(k, 0, 0, earlier) },
 			setup: held(time.Minute, earlier, stranger), after: untouched(time.Minute, stranger),
 		},
 		{

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // text makes a string key with a TTL unless it is 0.
@@ -57,8 +58,8 @@ func stringOwned(key, owner string, lease time.Duration) ownedKey {
 }
 
 func TestAcquireStringScriptOnEveryBranch(t *testing.T) {
-	acquire := func(before ...string) func(lockKeys) call {
-		return func(k lockKeys) call {
+	acquire := func(before ...string) func(lockKeys) transport.Call {
+		return func(k lockKeys) transport.Call {
 			owned := stringOwned(k.key, me, scriptLease)
 			return acquireString(&owned, ownersCalled(before))
 		}
@@ -108,8 +109,8 @@ func TestAcquireStringScriptRefusesBadLeasesBeforeItWrites(t *testing.T) {
 }
 
 func TestRenewStringScriptOnEveryBranch(t *testing.T) {
-	renew := func(lease time.Duration) func(lockKeys) call {
-		return func(k lockKeys) call {
+	renew := func(lease time.Duration) func(lockKeys) transport.Call {
+		return func(k lockKeys) transport.Call {
 			return renewAll(renewStringScript, []ownedKey{stringOwned(k.key, me, lease)})
 		}
 	}
@@ -124,7 +125,7 @@ func TestRenewStringScriptOnEveryBranch(t *testing.T) {
 		{name: "gone", call: renew(time.Minute), want: []any{0}, after: nothingThere},
 		{
 			name: "wrong type beside good ones", want: []any{1, 0, 0, 1},
-			call: func(k lockKeys) call {
+			call: func(k lockKeys) transport.Call {
 				return renewAll(renewStringScript, []ownedKey{
 					stringOwned("good", me, time.Minute), stringOwned(k.key, me, time.Minute),
 					stringOwned("gone", me, time.Minute), stringOwned("looked", me, 0),
@@ -146,7 +147,7 @@ func TestRenewStringScriptOnEveryBranch(t *testing.T) {
 }
 
 func TestReleaseStringScriptOnEveryBranch(t *testing.T) {
-	release := func(k lockKeys) call {
+	release := func(k lockKeys) transport.Call {
 		return releaseAll(releaseStringScript, []ownedKey{stringOwned(k.key, me, 0)})
 	}
 	runScriptCases(t, []scriptCase{
@@ -157,7 +158,7 @@ func TestReleaseStringScriptOnEveryBranch(t *testing.T) {
 		{name: "wrong type", call: release, want: []any{0, 0}, setup: hashHeld, after: hashStays},
 		{
 			name: "wrong type beside good ones", want: []any{1, 0, 0, 0, 1, 0},
-			call: func(k lockKeys) call {
+			call: func(k lockKeys) transport.Call {
 				return releaseAll(releaseStringScript, []ownedKey{
 					stringOwned("a", me, 0), stringOwned(k.key, me, 0), stringOwned("b", earlier, 0),
 				})
@@ -201,12 +202,12 @@ func TestReleaseStringScriptReleasesForAUserWhoMayNotPublish(t *testing.T) {
 }
 
 // plainRun runs plain commands in one pipeline. An error reply stands as an error.
-func plainRun(rdb *redis.Client, c call) []any {
+func plainRun(rdb *redis.Client, c transport.Call) []any {
 	ctx := context.Background()
 	pipe := rdb.Pipeline()
-	replies := make([]any, len(c.plain))
-	cmds := make([]*redis.Cmd, len(c.plain))
-	for i, args := range c.plain {
+	replies := make([]any, len(c.Plain))
+	cmds := make([]*redis.Cmd, len(c.Plain))
+	for i, args := range c.Plain {
 		cmds[i] = pipe.Do(ctx, args...)
 	}
 	_, _ = pipe.Exec(ctx)
@@ -233,7 +234,7 @@ func TestPlainCommandsDoWhatTheScriptsDo(t *testing.T) {
 		for _, c := range []struct {
 			name  string
 			setup func(scriptBench, string)
-			call  call
+			call  transport.Call
 			want  []any // ErrWrongType stands for an error that is taken for it
 			after func(scriptBench, string)
 		}{
@@ -261,7 +262,7 @@ func TestPlainCommandsDoWhatTheScriptsDo(t *testing.T) {
 				c.setup(b, "k")
 			}
 			got := plainRun(b.rdb, c.call)
-			if len(got) == 1 && notAString(replyError(got[0])) && !doesNotKnow(replyError(got[0])) {
+			if len(got) == 1 && notAString(replyError(got[0])) && !transport.DoesNotKnow(replyError(got[0])) {
 				got[0] = ErrWrongType
 			}
 			if !slices.Equal(got, c.want) {

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // scriptBench is a server that scripts are tried on.
@@ -41,9 +42,9 @@ func (b scriptBench) do(args ...any) any {
 }
 
 // run runs the source of a script for a client.
-func (b scriptBench) run(rdb *redis.Client, c call) (any, error) {
+func (b scriptBench) run(rdb *redis.Client, c transport.Call) (any, error) {
 	// Read as it comes, not as integers.
-	return rdb.Do(context.Background(), append([]any{"eval", c.script.source, c.nkeys}, c.params()...)...).Result()
+	return rdb.Do(context.Background(), append([]any{"eval", c.Script.Source, c.Nkeys}, c.Params()...)...).Result()
 }
 
 // ownedBy is a lock as a script acts on it for an owner.
@@ -152,7 +153,7 @@ func (b scriptBench) user(rules ...any) *redis.Client {
 type scriptCase struct {
 	name  string
 	setup func(b scriptBench, key string)
-	call  func(k lockKeys) call
+	call  func(k lockKeys) transport.Call
 	want  []any  // the reply; a time.Duration stands for that PTTL
 	fails string // or the first word of the error
 	after func(b scriptBench, key string)
@@ -219,8 +220,8 @@ const (
 )
 
 func TestAcquireScriptOnEveryBranch(t *testing.T) {
-	acquire := func(before ...owner) func(lockKeys) call {
-		return func(k lockKeys) call {
+	acquire := func(before ...owner) func(lockKeys) transport.Call {
+		return func(k lockKeys) transport.Call {
 			o := ownedBy(k, me, scriptLease)
 			return acquireHash(&o, before)
 		}
@@ -290,7 +291,7 @@ func TestAcquireScriptRefusesBadLeasesBeforeItWrites(t *testing.T) {
 		for _, lease := range []string{
 			"0", "-1", "0.5", "1.5", "", "x", "30s", "nan", "inf", "-inf", "1e400", "1e17", "9223372036854775808",
 		} {
-			_, err := b.run(b.rdb, call{script: acquireScript, nkeys: 1, long: []any{"k", lease, me, earlier}})
+			_, err := b.run(b.rdb, transport.Call{Script: acquireScript, Nkeys: 1, Long: []any{"k", lease, me, earlier}})
 			if err == nil || !strings.Contains(err.Error(), "lease out of range") {
 				t.Errorf("lease %q: %v", lease, err)
 			}
@@ -303,7 +304,7 @@ func TestAcquireScriptNeverLeavesAKeyWithoutTTL(t *testing.T) {
 	onScriptServers(t, func(t *testing.T, b scriptBench) {
 		for _, lease := range []string{"1e4", " 20000 ", "0x7530", "30000.0", "+30000"} {
 			b.do("FLUSHALL")
-			reply, err := b.run(b.rdb, call{script: acquireScript, nkeys: 1, long: []any{"k", lease, me}})
+			reply, err := b.run(b.rdb, transport.Call{Script: acquireScript, Nkeys: 1, Long: []any{"k", lease, me}})
 			if ttl := b.do("PTTL", "k").(int64); ttl == -1 {
 				t.Errorf("lease %q: reply %v, %v, and a key without TTL", lease, reply, err)
 			}
@@ -312,8 +313,8 @@ func TestAcquireScriptNeverLeavesAKeyWithoutTTL(t *testing.T) {
 }
 
 func TestRenewScriptOnEveryBranch(t *testing.T) {
-	renew := func(lease time.Duration) func(lockKeys) call {
-		return func(k lockKeys) call { return renewAll(renewScript, []ownedKey{ownedBy(k, me, lease)}) }
+	renew := func(lease time.Duration) func(lockKeys) transport.Call {
+		return func(k lockKeys) transport.Call { return renewAll(renewScript, []ownedKey{ownedBy(k, me, lease)}) }
 	}
 	stays := func(ttl time.Duration, fields ...string) func(b scriptBench, key string) {
 		return func(b scriptBench, key string) {
@@ -341,7 +342,7 @@ func TestRenewScriptOnEveryBranch(t *testing.T) {
 		{name: "gone", call: renew(time.Minute), want: []any{0}, after: func(b scriptBench, _ string) { b.only() }},
 		{
 			name: "wrong type beside good ones", want: []any{1, 0, 1, 0, 1},
-			call: func(k lockKeys) call {
+			call: func(k lockKeys) transport.Call {
 				gone, good, looked := lockKeys{key: "gone"}, lockKeys{key: "good"}, lockKeys{key: "looked"}
 				return renewAll(renewScript, []ownedKey{
 					ownedBy(good, me, time.Minute),
@@ -393,7 +394,7 @@ func TestRenewScriptSaysUnseenOfWhatItMayNotLookAt(t *testing.T) {
 }
 
 func TestReleaseScriptOnEveryBranch(t *testing.T) {
-	release := func(k lockKeys) call { return releaseAll(releaseScript, []ownedKey{ownedBy(k, me, 0)}) }
+	release := func(k lockKeys) transport.Call { return releaseAll(releaseScript, []ownedKey{ownedBy(k, me, 0)}) }
 	free := func(b scriptBench, _ string) { b.only() }
 	runScriptCases(t, []scriptCase{
 		{
@@ -417,7 +418,7 @@ func TestReleaseScriptOnEveryBranch(t *testing.T) {
 		},
 		{
 			name: "wrong type beside good ones", want: []any{1, 0, 0, 0, 0, 0, 1, 0},
-			call: func(k lockKeys) call {
+			call: func(k lockKeys) transport.Call {
 				return releaseAll(releaseScript, []ownedKey{
 					ownedBy(lockKeys{key: "a"}, me, 0),
 					ownedBy(k, me, 0),
@@ -474,7 +475,7 @@ func TestReleaseScriptTellsEverySubscriberByOneMessage(t *testing.T) {
 }
 
 func TestInfoScriptOnEveryBranch(t *testing.T) {
-	info := func(k lockKeys) call { k.keyArg = k.key; return infoHash(&k) }
+	info := func(k lockKeys) transport.Call { k.keyArg = k.key; return infoHash(&k) }
 	has := func(ttl time.Duration, fields ...string) func(b scriptBench, key string) {
 		return func(b scriptBench, key string) { b.hash(key, ttl, fields...) }
 	}

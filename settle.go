@@ -6,42 +6,43 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // This file is what a gate makes of the end of an attempt.
 
 // settleLocked decides what an attempt came to. It returns how long to pause before
 // the next, or false when the driver's work is done.
-func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res result) (pause time.Duration, again bool) {
+func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res transport.Result) (pause time.Duration, again bool) {
 	now := g.c.clock.Now()
 	g.attempt = nil
-	if res.err == errUnwanted { //nolint:errorlint // the lane's own
+	if res.Err == transport.ErrUnwanted { //nolint:errorlint // the lane's own
 		if g.queue.n == 0 {
 			g.stopDrivingLocked()
 			return 0, false
 		}
 		return 0, true
 	}
-	g.c.runner.stale(&res)
-	g.last = answer{n: a.n, at: res.sentAt, ttl: got.ttl, err: res.err}
-	switch res.fate {
-	case replied:
+	g.c.runner.Stale(&res)
+	g.last = answer{n: a.n, at: res.SentAt, ttl: got.ttl, err: res.Err}
+	switch res.Fate {
+	case transport.Replied:
 		g.misses, g.silent, g.told = 0, 0, false
-	case refused:
+	case transport.Refused:
 		g.silent, g.told = 0, false
 	default:
-		defer g.silenceLocked(a, res.err, now)
+		defer g.silenceLocked(a, res.Err, now)
 	}
 
-	if res.fate == replied && got.taken && a.forced {
-		res.fate, res.err = unknown, unavailable(errForced)
-		g.last.err = res.err
+	if res.Fate == transport.Replied && got.taken && a.forced {
+		res.Fate, res.Err = transport.Unknown, transport.Unavailable(errForced)
+		g.last.err = res.Err
 	}
-	if res.fate == replied && got.taken {
+	if res.Fate == transport.Replied && got.taken {
 		return g.grantedLocked(w, a, got, res, now)
 	}
-	switch res.fate {
-	case replied:
+	switch res.Fate {
+	case transport.Replied:
 		g.lastHeld = a.n
 		g.answerOnceLocked(a.n, func(o *waiter) error { return g.busyLocked(o, now) })
 		g.subscribeLocked()
@@ -49,31 +50,31 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res result) (pause
 		pause = poll + jitter(poll/10)
 		if got.ttl >= 0 {
 			// From the question: if that took long to arrive it is too early, and asks again.
-			left := max(got.ttl-(now-res.sentAt), 0)
+			left := max(got.ttl-(now-res.SentAt), 0)
 			pause = min(pause, left+afterExpiry+jitter(expiryJitter))
 		}
-	case refused, barred:
-		g.failLocked(w, a, res.err)
-	case dubious:
+	case transport.Refused, transport.Barred:
+		g.failLocked(w, a, res.Err)
+	case transport.Dubious:
 		g.c.orphans.add(a.want.kind, a.owned(), false)
-		g.failLocked(w, a, res.err)
-	case unsent:
-		if res.astray {
+		g.failLocked(w, a, res.Err)
+	case transport.Unsent:
+		if res.Astray {
 			g.c.orphans.add(a.want.kind, a.owned(), false)
 		}
 		if !w.met && g.lastHeld < w.from {
-			g.failLocked(w, a, res.err) // its first answer is that there is no connection
+			g.failLocked(w, a, res.Err) // its first answer is that there is no connection
 		}
-		g.answerOnceLocked(a.n, func(*waiter) error { return res.err })
+		g.answerOnceLocked(a.n, func(*waiter) error { return res.Err })
 		pause = g.misses.pause()
-	case later:
-		g.answerOnceLocked(a.n, func(*waiter) error { return res.err })
+	case transport.Later:
+		g.answerOnceLocked(a.n, func(*waiter) error { return res.Err })
 		pause = g.misses.pause()
-	case unknown:
+	case transport.Unknown:
 		g.c.orphans.add(a.want.kind, a.owned(), false)
-		g.answerOnceLocked(a.n, func(*waiter) error { return res.err })
+		g.answerOnceLocked(a.n, func(*waiter) error { return res.Err })
 		pause = firstRetry
-		if res.took < attemptTimeout {
+		if res.Took < transport.AttemptTimeout {
 			pause = g.misses.pause()
 		}
 	}
@@ -112,8 +113,8 @@ func (g *gate) failLocked(w *waiter, a *attempt, err error) {
 
 // grantedLocked makes a burst of a grant and gives it to the first waiter whom
 // it suits, or gives it back.
-func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res result, now time.Duration) (time.Duration, bool) {
-	trusted := res.sentAt + a.want.lease - bootclock.Margin(a.want.lease)
+func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res transport.Result, now time.Duration) (time.Duration, bool) {
+	trusted := res.SentAt + a.want.lease - bootclock.Margin(a.want.lease)
 	slow := trusted-now < a.want.lease/2
 	var to *waiter
 	for o := g.queue.first; o != nil && !slow && !g.closed; o = o.behind {
@@ -134,9 +135,9 @@ func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res result, now t
 		return 0, true
 	}
 	b := &burst{
-		gate: g, owner: a.owner, lease: a.want.lease, at: g.c.runner.site(g.keys.key),
+		gate: g, owner: a.owner, lease: a.want.lease, at: g.c.runner.Site(g.keys.key),
 		spare: int16(min(got.last-got.token, mostTokens)), //nolint:gosec // so it fits
-		due:   bootclock.Never, verifyAt: bootclock.Never, verified: now - verifyGap, answered: res.sentAt,
+		due:   bootclock.Never, verifyAt: bootclock.Never, verified: now - verifyGap, answered: res.SentAt,
 	}
 	b.raise(trusted)
 	g.held = b
@@ -144,7 +145,7 @@ func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res result, now t
 	g.ref()
 	lease := b.holdLocked(to.want, got.token, trusted, now, to.caller)
 	if to.want.watchdog {
-		b.due = res.sentAt + g.c.cfg.watchdogTimeout/3
+		b.due = res.SentAt + g.c.cfg.watchdogTimeout/3
 	}
 	if a.doubted {
 		b.verifyLocked(now)
@@ -161,8 +162,8 @@ func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res result, now t
 
 // tooSlowLocked counts a grant that came too late for w, and says so when that
 // was the last it was worth.
-func (g *gate) tooSlowLocked(w *waiter, a *attempt, res result) {
-	err := unavailable(&slowError{res.took, a.want.lease})
+func (g *gate) tooSlowLocked(w *waiter, a *attempt, res transport.Result) {
+	err := transport.Unavailable(&slowError{res.Took, a.want.lease})
 	g.last.err = err
 	if w.slow++; w.slow >= slowGrants {
 		g.failLocked(w, a, err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // halfMove moves some keys of a slot to another primary and leaves it at that.
@@ -50,7 +51,7 @@ func TestRenewalsOfAHalfMovedSlotAllSurvive(t *testing.T) {
 						moved = append(moved, name)
 					}
 				}
-				halfMove(t, cl, keySlot(tag), moved)
+				halfMove(t, cl, transport.KeySlot(tag), moved)
 			}
 			lost := map[string]bool{}
 			for end := time.Now().Add(5 * time.Second); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
@@ -85,7 +86,7 @@ func TestOrphansOfAHalfMovedSlotAreAllReleased(t *testing.T) {
 			keys = append(keys, fmt.Sprint(tag, n))
 			leases = append(leases, mustLock(t, mutexOf(c, kind, keys[n]), WithLeaseTime(time.Minute)))
 		}
-		halfMove(t, cl, keySlot(tag), keys[:3])
+		halfMove(t, cl, transport.KeySlot(tag), keys[:3])
 		b.open(true)
 		done := make(chan struct{})
 		for _, l := range leases {
@@ -97,7 +98,7 @@ func TestOrphansOfAHalfMovedSlotAreAllReleased(t *testing.T) {
 		b.open(false)
 		left := func() (n int64) {
 			for _, s := range cl.Primaries() {
-				in, err := s.Do("CLUSTER", "COUNTKEYSINSLOT", keySlot(tag))
+				in, err := s.Do("CLUSTER", "COUNTKEYSINSLOT", transport.KeySlot(tag))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -3,6 +3,10 @@ package watchlock
 import "time"
 
 import (
+	"github.com/seed-8c25f305/watchlock/internal/transport"
+)
+
+import (
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 )
 
@@ -16,7 +20,7 @@ const (
 
 // back follows a server's first answer after it had given none: unless a connection with a
 // reader proves to have been open to it all the time, it may be another, or empty.
-func (d *watchdog) back(at *site) {
+func (d *watchdog) back(at *transport.Site) {
 	if !d.c.subs.prove(at) {
 		d.verify(at)
 	}
@@ -38,7 +42,7 @@ func (d *watchdog) tick(now time.Duration) time.Duration {
 	if !due {
 		return at
 	}
-	cluster := d.c.runner.cluster != nil
+	cluster := d.c.runner.Cluster != nil
 	if !held {
 		if !cluster || !d.c.ghosts.any() {
 			return bootclock.Never
@@ -51,8 +55,8 @@ func (d *watchdog) tick(now time.Duration) time.Duration {
 	}
 	if held {
 		d.keepEars(now)
-		if p := d.c.runner.primary; p != nil {
-			p.touch()
+		if p := d.c.runner.Primary; p != nil {
+			p.Touch()
 		}
 	}
 	return at
@@ -61,16 +65,16 @@ func (d *watchdog) tick(now time.Duration) time.Duration {
 // keepEars has a connection with a reader open to each server at which something has been
 // held for some time.
 func (d *watchdog) keepEars(now time.Duration) {
-	at := make(map[*site]bool)
+	at := make(map[*transport.Site]bool)
 	for _, g := range d.c.allGates() {
-		if d.c.runner.cluster == nil && len(at) > 0 {
+		if d.c.runner.Cluster == nil && len(at) > 0 {
 			break
 		}
 		g.mu.Lock()
 		old := g.held != nil && now-g.held.first.since >= keepAfter
 		g.mu.Unlock()
 		if old {
-			at[d.c.runner.site(g.keys.key)] = true
+			at[d.c.runner.Site(g.keys.key)] = true
 		}
 	}
 	d.mu.Lock()
@@ -82,7 +86,7 @@ func (d *watchdog) keepEars(now time.Duration) {
 // replaced has asked about what is held in slots that another node of the cluster has by now.
 func (d *watchdog) replaced() {
 	for _, g := range d.c.allGates() {
-		at := d.c.runner.site(g.keys.key)
+		at := d.c.runner.Site(g.keys.key)
 		g.mu.Lock()
 		b, next := g.held, bootclock.Never
 		if b != nil && b.at != at {
@@ -101,7 +105,7 @@ func (d *watchdog) replaced() {
 // the change was named as soon as it is as a rule.
 func (d *watchdog) moved() {
 	now := d.c.clock.Now()
-	sure := max(d.c.cfg.watchdogTimeout*2/3-namedWithin, leastVerified)
+	sure := max(d.c.cfg.watchdogTimeout*2/3-transport.NamedWithin, transport.LeastVerified)
 	for _, g := range d.c.allGates() {
 		g.mu.Lock()
 		b, next := g.held, bootclock.Never
@@ -120,24 +124,24 @@ func (d *watchdog) moved() {
 
 // verify has a server asked about everything that is held there: after an outage it may
 // have lost it. It does so once in verifyPace.
-func (d *watchdog) verify(at *site) {
+func (d *watchdog) verify(at *transport.Site) {
 	now := d.c.clock.Now()
 	due := now
 	for {
-		last := at.verifiedAt.Load()
+		last := at.VerifiedAt.Load()
 		if last > int64(now) {
 			return // it is planned
 		}
 		if last != 0 {
 			due = max(now, time.Duration(last)+verifyPace)
 		}
-		if at.verifiedAt.CompareAndSwap(last, int64(due)) {
+		if at.VerifiedAt.CompareAndSwap(last, int64(due)) {
 			break
 		}
 	}
 	d.c.ghosts.again(func(r *released) bool { return r.at == at })
 	for _, g := range d.c.allGates() {
-		if d.c.runner.site(g.keys.key) != at {
+		if d.c.runner.Site(g.keys.key) != at {
 			continue
 		}
 		g.mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // virtualOutcome is what a call that got no lock must look like.
@@ -31,7 +32,7 @@ func (o virtualOutcome) check(t *testing.T, what string, start time.Time, l *Lea
 	if IsUnavailable(err) != o.unavailable {
 		t.Errorf("%s: IsUnavailable(%v) is %v", what, err, !o.unavailable)
 	}
-	if took := time.Since(start); took != o.took && (o.took >= 0 || took > attemptTimeout) {
+	if took := time.Since(start); took != o.took && (o.took >= 0 || took > transport.AttemptTimeout) {
 		t.Errorf("%s took %v, want %v", what, took, o.took)
 	}
 	var le *LockError

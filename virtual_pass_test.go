@@ -66,7 +66,7 @@ func acquireRuns(c redistest.Command) bool {
 
 // relayRuns matches the runs of the scripts that release a hash and acquire it again.
 func relayRuns(c redistest.Command) bool {
-	return redistest.Runs(relayScript.source)(c) || redistest.Runs(relayFencedScript.source)(c)
+	return redistest.Runs(relayScript.Source)(c) || redistest.Runs(relayFencedScript.Source)(c)
 }
 
 func TestNoSectionStartsLaterThanTheWindowAfterRedisConfirmedTheLock(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // virtualSays answers a command with an error of the server's.
@@ -130,7 +131,7 @@ func TestVirtualPausesOfAReentryGrowWithFailuresInARow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(start) - attemptTimeout; took > 20*time.Millisecond {
+		if took := time.Since(start) - transport.AttemptTimeout; took > 20*time.Millisecond {
 			t.Errorf("it was extended %v after the first try was given up", took)
 		}
 		mustUnlock(t, inner)

@@ -25,7 +25,7 @@ func relayClient(t *testing.T, v *redistest.Virtual, opts ...Option) (*Client, *
 	t.Helper()
 	raw := v.Client()
 	defer raw.Close()
-	for _, source := range []string{acquireSource, acquireFencedSource, releaseSource, renewSource, relayScript.source, relayFencedScript.source} {
+	for _, source := range []string{acquireSource, acquireFencedSource, releaseSource, renewSource, relayScript.Source, relayFencedScript.Source} {
 		if err := raw.ScriptLoad(context.Background(), source).Err(); err != nil {
 			t.Fatalf("SCRIPT LOAD: %v", err)
 		}

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // virtualOutages are ways in which Redis has no answer, and their ends.
@@ -125,7 +126,7 @@ func TestVirtualARedisThatCannotBeReachedAtTheFirstTryIsAnErrorAtOnce(t *testing
 			err := call()
 			virtualWantErr(t, name, err, nil, ErrNotAcquired)
 			// go-redis itself dials again a few times.
-			if took := time.Since(start); !IsUnavailable(err) || took > attemptTimeout {
+			if took := time.Since(start); !IsUnavailable(err) || took > transport.AttemptTimeout {
 				t.Errorf("%s: after %v: %v", name, took, err)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // waiter is one call of Lock or TryLock in the queue.
@@ -69,7 +70,7 @@ func (g *gate) join(w *waiter, now time.Duration, ends bool) (d delivery, answer
 		g.subscribeLocked()
 		return delivery{}, false, false
 	}
-	if w.here && !g.c.runner.settling() && !g.driving && g.releasing == nil && g.yielding.until() <= now {
+	if w.here && !g.c.runner.Settling() && !g.driving && g.releasing == nil && g.yielding.until() <= now {
 		g.startLocked()
 		return delivery{}, false, true
 	}
@@ -109,10 +110,10 @@ func (g *gate) whyLocked(w *waiter, now time.Duration) error {
 	switch {
 	case g.held != nil:
 		return g.busyLocked(w, now)
-	case a != nil && a.n >= w.from && now-a.sentAt >= attemptTimeout:
-		return unavailable(&noAnswerError{now - a.sentAt})
-	case g.releasing != nil && now-g.releaseAt >= attemptTimeout:
-		return unavailable(&noAnswerError{now - g.releaseAt})
+	case a != nil && a.n >= w.from && now-a.sentAt >= transport.AttemptTimeout:
+		return transport.Unavailable(transport.NoAnswer(now - a.sentAt))
+	case g.releasing != nil && now-g.releaseAt >= transport.AttemptTimeout:
+		return transport.Unavailable(transport.NoAnswer(now - g.releaseAt))
 	case g.last.n >= w.from && g.last.err != nil:
 		return g.last.err
 	case g.last.n >= w.from:
@@ -120,7 +121,7 @@ func (g *gate) whyLocked(w *waiter, now time.Duration) error {
 	case w.met:
 		return &LockError{Op: w.op, Name: w.want.keys.name, Err: ErrNotAcquired}
 	}
-	return unavailable(&noAnswerError{now - w.since})
+	return transport.Unavailable(transport.NoAnswer(now - w.since))
 }
 
 // busyLocked is ErrNotAcquired with what is known of the holder's lease.
@@ -193,7 +194,7 @@ func (g *gate) lock(ctx context.Context, op string, wait time.Duration, want wan
 		_ = d.lease.Unlock(ctx)
 		now = g.c.clock.Now()
 		if tries >= slowGrants || wait <= 0 {
-			return nil, unavailable(&slowError{now - start, want.lease})
+			return nil, transport.Unavailable(&slowError{now - start, want.lease})
 		}
 		if wait != forever {
 			left = wait - (now - start)
@@ -206,7 +207,7 @@ func (g *gate) lock(ctx context.Context, op string, wait time.Duration, want wan
 func (g *gate) wait(ctx context.Context, w *waiter, now, limit time.Duration) (delivery, error) {
 	deadline, ends := ctx.Deadline()
 	// An attempt made here must end before the wait does.
-	w.here = ctx.Done() == nil && (limit == forever || limit >= mostOfAFlight && w.want.kind.traits().trips == 1)
+	w.here = ctx.Done() == nil && (limit == forever || limit >= transport.MostOfAFlight && w.want.kind.traits().trips == 1)
 	w.until = bootclock.Never
 	if limit != forever {
 		w.until = now + max(limit, 0)
@@ -233,7 +234,7 @@ func (g *gate) wait(ctx context.Context, w *waiter, now, limit time.Duration) (d
 		}
 	}
 	if w.once {
-		limit = attemptTimeout
+		limit = transport.AttemptTimeout
 	}
 	if limit == forever && ctx.Done() == nil {
 		return <-w.ready, nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // bootPace is between two looks at the boot clock while something is held.
@@ -52,7 +53,7 @@ func (d *watchdog) early() time.Duration { return d.c.cfg.watchdogTimeout / 30 }
 // linger is how long the goroutine outlives the last hold: on a cluster for a lease, while
 // what was released may come back with another node.
 func (d *watchdog) linger() time.Duration {
-	if d.c.runner.cluster != nil {
+	if d.c.runner.Cluster != nil {
 		return d.c.cfg.watchdogTimeout
 	}
 	return d.interval()
@@ -291,22 +292,22 @@ func (d *watchdog) unwatchedLocked(b *burst, now time.Duration) (holds []*hold) 
 func (d *watchdog) send(batch []renewal) {
 	if !d.c.spawn(func() { d.renew(batch) }) {
 		for _, r := range batch {
-			d.settle(r, unseen, result{fate: unknown, err: ErrClosed, sentAt: d.c.clock.Now()}, false)
+			d.settle(r, unseen, transport.Result{Fate: transport.Unknown, Err: ErrClosed, SentAt: d.c.clock.Now()}, false)
 		}
 	}
 }
 
 // renew asks Redis about one batch and applies the answer to each burst.
 func (d *watchdog) renew(batch []renewal) {
-	timeout := min(attemptTimeout, d.c.cfg.watchdogTimeout/6)
+	timeout := min(transport.AttemptTimeout, d.c.cfg.watchdogTimeout/6)
 	owned := make([]ownedKey, len(batch))
 	for i, r := range batch {
 		owned[i] = r.owned
 	}
-	verdicts, res := batch[0].b.kind().renew(d.c.runner.onLane(d.c.root, timeout), owned)
+	verdicts, res := batch[0].b.kind().renew(d.c.runner.OnLane(d.c.root, timeout), owned)
 	for i, r := range batch {
 		v := unseen
-		if res.fate == replied {
+		if res.Fate == transport.Replied {
 			v = verdicts[i]
 		}
 		d.settle(r, v, res, len(batch) > 1)
@@ -315,7 +316,7 @@ func (d *watchdog) renew(batch []renewal) {
 
 // settle applies the verdict on one burst and schedules what comes next. A
 // failure is tried again soon, alone if the server refused the whole batch.
-func (d *watchdog) settle(r renewal, v verdict, res result, company bool) {
+func (d *watchdog) settle(r renewal, v verdict, res transport.Result, company bool) {
 	b, g := r.b, r.b.gate
 	if v != unseen {
 		g.judged(b, v, res, r.owned.lease)
@@ -327,10 +328,10 @@ func (d *watchdog) settle(r renewal, v verdict, res result, company bool) {
 	if v == unseen && !b.over {
 		// What is not answered for all is asked for each: one slot that is half moved, or one
 		// key without the right to it, refuses the script of all.
-		b.alone = b.alone || company && res.fate == refused
-		b.apart = company && (res.fate == later || res.fate == dubious)
+		b.alone = b.alone || company && res.Fate == transport.Refused
+		b.apart = company && (res.Fate == transport.Later || res.Fate == transport.Dubious)
 		// From its send: one that hangs must not halve the number of tries.
-		again := max(d.c.clock.Now(), res.sentAt+d.early())
+		again := max(d.c.clock.Now(), res.SentAt+d.early())
 		if b.apart {
 			again = d.c.clock.Now()
 		}
@@ -345,7 +346,7 @@ func (d *watchdog) settle(r renewal, v verdict, res result, company bool) {
 	g.mu.Unlock()
 	d.schedule(b, next)
 	if failed {
-		d.c.teller.say(line{text: "renewal failed, trying again", lock: b.keys().name, err: res.err})
+		d.c.teller.say(line{text: "renewal failed, trying again", lock: b.keys().name, err: res.Err})
 	}
 }
 

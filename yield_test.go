@@ -358,7 +358,7 @@ func TestOneAttemptDuringAReleaseIsNotLate(t *testing.T) {
 		c, w := virtualWired(t, v)
 		m := c.NewMutex("k")
 		held := mustLock(t, m)
-		w.On(redistest.Runs(releaseScript.source), redistest.DelayReply(5*time.Millisecond))
+		w.On(redistest.Runs(releaseScript.Source), redistest.DelayReply(5*time.Millisecond))
 		start := time.Now()
 		released := goLock(func() (*Lease, error) { return nil, held.Unlock(context.Background()) })
 		virtualUntil(start, 2*time.Millisecond)

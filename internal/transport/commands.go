@@ -1,4 +1,4 @@
-package watchlock
+package transport
 
 import (
 	"context"
@@ -43,10 +43,10 @@ type commands struct {
 
 // fill makes w the commands of c, to be sent on l: scripts by name, or with their whole
 // source.
-func (w *commands) fill(ctx context.Context, c *call, l *link, whole bool) {
+func (w *commands) fill(ctx context.Context, c *Call, l *link, whole bool) {
 	w.cmds, w.said = w.cmds[:0], nil
-	if c.script == nil {
-		for _, args := range c.plain {
+	if c.Script == nil {
+		for _, args := range c.Plain {
 			cmd := &mixedCommand{Cmd: redis.NewCmd(ctx, args...)}
 			// PUBLISH has no key, so on a cluster it would go to any node, and could
 			// overtake the release that it tells of.
@@ -56,19 +56,19 @@ func (w *commands) fill(ctx context.Context, c *call, l *link, whole bool) {
 		}
 		return
 	}
-	params := c.params()
-	if len(w.args) != 3+len(params) || c.script.mixed || w.ints == nil {
+	params := c.Params()
+	if len(w.args) != 3+len(params) || c.Script.Mixed || w.ints == nil {
 		w.args = make([]any, 3+len(params))
 		w.ints = &intsCommand{}
 		w.ints.IntSliceCmd = redis.NewIntSliceCmd(ctx, w.args...) // keeps the slice
 		w.ints.SetFirstKeyPos(3)
 	}
-	w.args[0], w.args[1], w.args[2] = "evalsha", c.script.sha, c.nkeys
+	w.args[0], w.args[1], w.args[2] = "evalsha", c.Script.Sha, c.Nkeys
 	if whole {
-		w.args[0], w.args[1] = "eval", c.script.source
+		w.args[0], w.args[1] = "eval", c.Script.Source
 	}
 	copy(w.args[3:], params)
-	if c.script.mixed {
+	if c.Script.Mixed {
 		cmd := &mixedCommand{Cmd: redis.NewCmd(ctx, w.args...)}
 		cmd.SetFirstKeyPos(3)
 		cmd.begin(l)
@@ -108,15 +108,15 @@ func (w *commands) arrive(said error) {
 // result is what came of c's commands. The reply of plain ones is a list, in
 // which an error reply stands as an error; when one has no reply at all, the
 // outcome is its.
-func (w *commands) result(ctx context.Context, c *call) (res result) {
-	if c.script != nil {
+func (w *commands) result(ctx context.Context, c *Call) (res Result) {
+	if c.Script != nil {
 		res = outcome(ctx, w.cmds[0], w.said)
-		if res.fate != replied {
+		if res.Fate != Replied {
 			return res
 		}
-		res.ints, res.reply = w.cmds[0].way().ints, w.cmds[0].way().value
-		if res.reply == nil && res.ints == nil {
-			return result{fate: unknown, err: unavailable(errNoReply)}
+		res.Ints, res.Reply = w.cmds[0].way().ints, w.cmds[0].way().value
+		if res.Reply == nil && res.Ints == nil {
+			return Result{Fate: Unknown, Err: Unavailable(errNoReply)}
 		}
 		return res
 	}
@@ -125,14 +125,14 @@ func (w *commands) result(ctx context.Context, c *call) (res result) {
 		var answer redis.Error
 		err := cmd.way().err
 		switch res = outcome(ctx, cmd, w.said); {
-		case res.fate == replied:
+		case res.Fate == Replied:
 			if replies[i] = cmd.way().value; replies[i] == nil {
-				return result{fate: unknown, err: unavailable(errNoReply)}
+				return Result{Fate: Unknown, Err: Unavailable(errNoReply)}
 			}
-		case res.fate == unsent && i > 0:
-			res.fate = unknown // what is before it was sent
+		case res.Fate == Unsent && i > 0:
+			res.Fate = Unknown // what is before it was sent
 			return res
-		case res.fate == unknown, res.fate == unsent:
+		case res.Fate == Unknown, res.Fate == Unsent:
 			return res
 		case errors.Is(err, redis.Nil):
 		case errors.As(err, &answer):
@@ -141,5 +141,5 @@ func (w *commands) result(ctx context.Context, c *call) (res result) {
 			return res
 		}
 	}
-	return result{reply: replies}
+	return Result{Reply: replies}
 }

@@ -1,4 +1,4 @@
-package watchlock
+package transport
 
 import (
 	"cmp"
@@ -89,10 +89,10 @@ func (h *innermost) look(asked *atomic.Bool) {
 	alone := false
 	for f, more := frames.Next(); more; f, more = frames.Next() {
 		switch {
-		case strings.HasSuffix(f.Function, "watchlock.carry"):
+		case strings.HasSuffix(f.Function, "transport.carry"):
 			alone = true
-		case strings.Contains(f.Function, "watchlock.(*innermost)"), strings.Contains(f.Function, "/go-redis/v9."),
-			strings.Contains(f.Function, "watchlock.pass"):
+		case strings.Contains(f.Function, "transport.(*innermost)"), strings.Contains(f.Function, "/go-redis/v9."),
+			strings.Contains(f.Function, "transport.pass"):
 			continue
 		}
 		break
@@ -190,22 +190,22 @@ func passAll(ctx context.Context, cmds []redis.Cmder) error {
 }
 
 // outcome is what came of a command, but for its reply, in a call that returned said.
-func outcome(ctx context.Context, o outgoing, said error) (res result) {
+func outcome(ctx context.Context, o outgoing, said error) (res Result) {
 	p := o.way()
 	switch p.state.Load() {
 	case stopped:
 		if said == nil {
 			said = errNoReply
 		}
-		return result{fate: unsent, err: unavailable(said), astray: true}
+		return Result{Fate: Unsent, Err: Unavailable(said), Astray: true}
 	case landed:
 		if said != nil && (p.err == nil || isReply(p.err)) {
-			return result{fate: unknown, err: unavailable(said)} // Redis answered, and a hook failed after that
+			return Result{Fate: Unknown, Err: Unavailable(said)} // Redis answered, and a hook failed after that
 		}
-		res.fate, res.err = judge(ownTimeout(ctx, p.err, p.lone || p.link.client != nil))
+		res.Fate, res.Err = Judge(ownTimeout(ctx, p.err, p.lone || p.link.client != nil))
 		return res
 	}
-	return result{fate: unknown, err: unavailable(errLeftOpen)}
+	return Result{Fate: Unknown, Err: Unavailable(errLeftOpen)}
 }
 
 func isReply(err error) bool {

@@ -1,4 +1,4 @@
-package watchlock
+package transport
 
 import (
 	"context"
@@ -37,7 +37,7 @@ func own(o *redis.Options, dials *atomic.Int64) *redis.Options {
 	o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = laneConns, 0, 0, 0
 	o.MaxConcurrentDials = 0
 	o.ContextTimeoutEnabled = true // an attempt's own timeout ends it on the socket too
-	o.PoolTimeout, o.ReadTimeout, o.WriteTimeout = attemptTimeout, attemptTimeout, attemptTimeout
+	o.PoolTimeout, o.ReadTimeout, o.WriteTimeout = AttemptTimeout, AttemptTimeout, AttemptTimeout
 	if o.Dialer == nil {
 		o.Dialer = redis.NewDialer(o)
 	}
@@ -91,8 +91,8 @@ type socket struct {
 
 type socketKey struct{}
 
-// withSocket returns a context whose end closes what was dialled under it.
-func withSocket(ctx context.Context) (context.Context, context.CancelFunc) {
+// WithSocket returns a context whose end closes what was dialled under it.
+func WithSocket(ctx context.Context) (context.Context, context.CancelFunc) {
 	s := &socket{}
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, socketKey{}, s))
 	context.AfterFunc(ctx, s.close)

@@ -1,4 +1,4 @@
-package watchlock
+package transport
 
 import (
 	"context"
@@ -14,10 +14,10 @@ import (
 const (
 	leastPatience = 50 * time.Millisecond // before a flight without an answer holds nobody back
 	mostPatience  = 250 * time.Millisecond
-	mostOfAFlight = 2*attemptTimeout - mostPatience // from entering the lane to the result, at the most
+	MostOfAFlight = 2*AttemptTimeout - mostPatience // from entering the lane to the result, at the most
 	mostTogether  = 512                             // calls in one flight
-	flightsShare  = leastPatience                   // a context, when they start within this
-	flightMost    = attemptTimeout + 2*flightsShare // until a flight knows its outcome, or that it has none
+	FlightsShare  = leastPatience                   // a context, when they start within this
+	flightMost    = AttemptTimeout + 2*FlightsShare // until a flight knows its outcome, or that it has none
 )
 
 // lane carries calls to one node. While one flight, a pipeline, is on its way,
@@ -32,7 +32,7 @@ const (
 // signalled.
 type lane struct {
 	// immutable
-	r       *runner
+	r       *Runner
 	clock   *bootclock.Clock
 	spawn   func(func()) bool
 	exact   bool            // a flight's context ends with the timeout of its calls
@@ -53,21 +53,21 @@ type lane struct {
 	patience *time.Timer   // armed while somebody is queued
 	shared   *flightContext
 	sharedAt time.Duration
-	known    map[*script]bool // that have run since it was
+	known    map[*Script]bool // that have run since it was
 }
 
 // wanter knows whether anybody still waits for the lock that a call is to take. A call
 // without one takes none.
-type wanter interface{ wanted() bool }
+type wanter interface{ Wanted() bool }
 
-// anyway is the wanter of what is wanted until it is answered.
-type anyway struct{}
+// Anyway is the wanter of what is wanted until it is answered.
+type Anyway struct{}
 
-func (anyway) wanted() bool { return true }
+func (Anyway) Wanted() bool { return true }
 
 // ticket is one call on its way.
 type ticket struct {
-	call    call
+	call    Call
 	values  context.Context
 	whose   wanter // nil: it is wanted until it is answered
 	timeout time.Duration
@@ -76,7 +76,7 @@ type ticket struct {
 	batch   []*ticket // to lead
 	number  int       // of that flight
 	wire    commands
-	res     result
+	res     Result
 	self    [1]*ticket
 }
 
@@ -186,7 +186,7 @@ func (l *lane) lead(batch []*ticket, n int) {
 	}
 	if !l.spawn(func() { l.fly(batch, n, nil) }) {
 		for _, t := range batch {
-			t.res = result{fate: refused, err: errClosed, sentAt: l.clock.Now()}
+			t.res = Result{Fate: Refused, Err: ErrClosed, SentAt: l.clock.Now()}
 			t.signal <- false
 		}
 	}
@@ -229,7 +229,7 @@ func (l *lane) recycle(batch []*ticket) {
 
 // run passes c through the lane and returns within timeout, or when stop is
 // closed, whatever the connection does.
-func (l *lane) run(ctx context.Context, c call, whose wanter, timeout time.Duration, stop <-chan struct{}) result {
+func (l *lane) run(ctx context.Context, c Call, whose wanter, timeout time.Duration, stop <-chan struct{}) Result {
 	timeout = min(timeout, flightMost)
 	began := l.clock.Now()
 	t := &ticket{call: c, values: ctx, whose: whose, timeout: timeout, signal: make(chan bool, 1)}
@@ -245,21 +245,21 @@ func (l *lane) run(ctx context.Context, c call, whose wanter, timeout time.Durat
 	case <-stop:
 	}
 	now := l.clock.Now()
-	res := result{fate: unknown, err: unavailable(&noAnswerError{now - began}), sentAt: began, took: now - began, term: l.r.term()}
-	if res.took >= timeout {
-		l.r.observe(l.r.site(t.call.key()), &res, began)
+	res := Result{Fate: Unknown, Err: Unavailable(&noAnswerError{now - began}), SentAt: began, Took: now - began, term: l.r.Term()}
+	if res.Took >= timeout {
+		l.r.observe(l.r.Site(t.call.key()), &res, began)
 	}
 	return res
 }
 
 // runHere passes c through the lane on the caller's goroutine, which leads its
 // flight or one that it has to wait for.
-func (l *lane) runHere(ctx context.Context, c call, whose wanter) result {
+func (l *lane) runHere(ctx context.Context, c Call, whose wanter) Result {
 	t, _ := l.tickets.Get().(*ticket)
 	if t == nil {
 		t = &ticket{signal: make(chan bool, 1)}
 	}
-	t.call, t.values, t.whose, t.timeout, t.here = c, ctx, whose, attemptTimeout, true
+	t.call, t.values, t.whose, t.timeout, t.here = c, ctx, whose, AttemptTimeout, true
 	batch, n := l.enter(t)
 	if batch == nil && <-t.signal {
 		batch, n = t.batch, t.number
@@ -275,7 +275,7 @@ func (l *lane) runHere(ctx context.Context, c call, whose wanter) result {
 
 // forget empties a ticket for its next use.
 func (t *ticket) forget() {
-	t.call, t.values, t.whose, t.batch, t.res = call{}, nil, nil, nil, result{}
+	t.call, t.values, t.whose, t.batch, t.res = Call{}, nil, nil, nil, Result{}
 	t.self[0] = nil
 }
 
@@ -290,13 +290,13 @@ func (l *lane) send(batch []*ticket) (trip time.Duration, answered bool) {
 	if batch = l.settled(batch); len(batch) == 0 {
 		return 0, false
 	}
-	term, on := l.r.term(), l.r.link() // in this order: see primary
+	term, on := l.r.Term(), l.r.link() // in this order: see primary
 	sentAt := l.clock.Now()
 	for _, t := range batch {
-		t.wire.fill(ctx, &t.call, on, l.whole(t.call.script))
+		t.wire.fill(ctx, &t.call, on, l.whole(t.call.Script))
 	}
 	carry(ctx, l.r.rdb, batch)
-	if again := l.again(batch); len(again) > 0 && l.clock.Now()-sentAt < attemptTimeout/2 {
+	if again := l.again(batch); len(again) > 0 && l.clock.Now()-sentAt < AttemptTimeout/2 {
 		for _, t := range again {
 			t.wire.fill(ctx, &t.call, on, true)
 		}
@@ -306,27 +306,27 @@ func (l *lane) send(batch []*ticket) (trip time.Duration, answered bool) {
 	trip = l.clock.Now() - sentAt
 	for _, t := range batch {
 		t.res = t.wire.result(ctx, &t.call)
-		t.res.sentAt, t.res.took, t.res.term = sentAt, trip, term
+		t.res.SentAt, t.res.Took, t.res.term = sentAt, trip, term
 		l.r.unconnected(&t.res)
-		l.r.stale(&t.res)
-		answered = answered || t.res.fate != unknown && t.res.fate != unsent
-		l.r.observe(l.r.site(t.call.key()), &t.res, sentAt)
+		l.r.Stale(&t.res)
+		answered = answered || t.res.Fate != Unknown && t.res.Fate != Unsent
+		l.r.observe(l.r.Site(t.call.key()), &t.res, sentAt)
 	}
 	return trip, answered
 }
 
-// errUnwanted is the outcome of a call that nobody waited for when its turn came.
-var errUnwanted = errors.New("nobody waits for it any more")
+// ErrUnwanted is the outcome of a call that nobody waited for when its turn came.
+var ErrUnwanted = errors.New("nobody waits for it any more")
 
 // stillWanted is what is left of a batch without what nobody waits for any more: that is
 // not sent.
 func stillWanted(batch []*ticket) []*ticket {
 	for i, t := range batch {
-		if t.whose == nil || t.whose.wanted() {
+		if t.whose == nil || t.whose.Wanted() {
 			continue
 		}
 		left := slices.Clone(batch[:i])
-		t.res = result{fate: unsent, err: errUnwanted}
+		t.res = Result{Fate: Unsent, Err: ErrUnwanted}
 		return append(left, stillWanted(batch[i+1:])...)
 	}
 	return batch
@@ -335,12 +335,12 @@ func stillWanted(batch []*ticket) []*ticket {
 // settled is what is left of a batch without what takes a lock, when another server has just
 // become the primary.
 func (l *lane) settled(batch []*ticket) []*ticket {
-	if !l.r.settling() {
+	if !l.r.Settling() {
 		return batch
 	}
 	return slices.DeleteFunc(slices.Clone(batch), func(t *ticket) bool {
 		if t.whose != nil {
-			t.res = result{fate: later, err: unavailable(errSettles), sentAt: l.clock.Now(), term: l.r.term()}
+			t.res = Result{Fate: Later, Err: Unavailable(errSettles), SentAt: l.clock.Now(), term: l.r.Term()}
 		}
 		return t.whose != nil
 	})
@@ -348,7 +348,7 @@ func (l *lane) settled(batch []*ticket) []*ticket {
 
 // whole reports whether s is to be sent with its whole source: where the user may not name
 // it, and once after the server was found to have forgotten scripts.
-func (l *lane) whole(s *script) bool {
+func (l *lane) whole(s *Script) bool {
 	if s == nil || !l.r.unnamed.Load() && !l.forgot.Load() {
 		return false
 	}
@@ -362,7 +362,7 @@ func (l *lane) whole(s *script) bool {
 // may be no time left to send them in this attempt.
 func (l *lane) again(batch []*ticket) (again []*ticket) {
 	for _, t := range batch {
-		s := t.call.script
+		s := t.call.Script
 		if s == nil {
 			continue
 		}
@@ -377,7 +377,7 @@ func (l *lane) again(batch []*ticket) (again []*ticket) {
 		case named && noNames(err):
 			l.r.unnamed.Store(true)
 			again = append(again, t)
-		case !named && forbidden(err):
+		case !named && Forbidden(err):
 			l.r.unnamed.Store(false) // that is no way either
 		}
 	}
@@ -386,11 +386,11 @@ func (l *lane) again(batch []*ticket) (again []*ticket) {
 
 // note remembers that the server knows a script again or, without one, that it has
 // forgotten them: it forgets all together.
-func (l *lane) note(s *script) {
+func (l *lane) note(s *Script) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if s == nil || l.known == nil {
-		l.known = make(map[*script]bool)
+		l.known = make(map[*Script]bool)
 	}
 	if s != nil {
 		l.known[s] = true
@@ -433,8 +433,8 @@ func (l *lane) context(batch []*ticket) (context.Context, context.CancelFunc) {
 	}
 	now := l.clock.Now()
 	l.mu.Lock()
-	if l.shared == nil || now-l.sharedAt >= flightsShare {
-		l.shared, l.sharedAt = newFlightContext(attemptTimeout+flightsShare), now
+	if l.shared == nil || now-l.sharedAt >= FlightsShare {
+		l.shared, l.sharedAt = newFlightContext(AttemptTimeout+FlightsShare), now
 	}
 	shared := l.shared
 	l.mu.Unlock()

@@ -1,4 +1,4 @@
-package watchlock
+package transport
 
 import (
 	"context"
@@ -40,12 +40,12 @@ const (
 	askSlow       = 2 * time.Second        // without an answer, to say so
 	freshWait     = 200 * time.Millisecond // for the answer to the first question after a time without
 	staleFor      = 3 * time.Second        // for so long after a change a sentinel may still name the old one
-	namedWithin   = 4 * time.Second        // a new primary is named, and heard of, as a rule
-	leastVerified = time.Second            // of trust that is left for verifying it there
+	NamedWithin   = 4 * time.Second        // a new primary is named, and heard of, as a rule
+	LeastVerified = time.Second            // of trust that is left for verifying it there
 )
 
 var (
-	errMoved   = errors.New("another server has become the primary meanwhile")
+	ErrMoved   = errors.New("another server has become the primary meanwhile")
 	errSettles = errors.New("another server has just become the primary: others may not have heard")
 	errReplica = errors.New("the sentinels' client leads to a replica, which keeps no locks (ReplicaOnly?)")
 )
@@ -53,12 +53,12 @@ var (
 // primary keeps the notion.
 type primary struct {
 	// immutable
-	r       *runner
+	r       *Runner
 	who     func(ctx context.Context) (addr string, err error) // asks the sentinels
 	replace func(addr string) *link                            // makes connections to the server there; nil: the old ones find it
-	onMove  func()                                             // called after a change; must not block
-	onSlow  func()                                             // called when the sentinels do not answer
-	linger  time.Duration                                      // how long after the last use they are asked
+	OnMove  func()                                             // called after a change; must not block
+	OnSlow  func()                                             // called when the sentinels do not answer
+	Linger  time.Duration                                      // how long after the last use they are asked
 
 	// atomic
 	term   atomic.Int64 // how many changes there were
@@ -76,10 +76,10 @@ type primary struct {
 	first   chan struct{} // closed when run has had an answer
 }
 
-// touch notes that somebody needs to know, and has the sentinels asked from now on. It
+// Touch notes that somebody needs to know, and has the sentinels asked from now on. It
 // returns what to wait for if nobody has asked for some time, and for how long.
-func (p *primary) touch() (first <-chan struct{}, most time.Duration) {
-	now := p.r.clock.Now()
+func (p *primary) Touch() (first <-chan struct{}, most time.Duration) {
+	now := p.r.Clock.Now()
 	p.used.Store(int64(now))
 	if asked := time.Duration(p.asked.Load()); asked != 0 && now-asked < 2*askPace {
 		return nil, 0
@@ -88,7 +88,7 @@ func (p *primary) touch() (first <-chan struct{}, most time.Duration) {
 	defer p.mu.Unlock()
 	if !p.running {
 		p.first = make(chan struct{})
-		if p.running = p.r.spawn(p.run); !p.running {
+		if p.running = p.r.Spawn(p.run); !p.running {
 			return nil, 0
 		}
 	}
@@ -96,16 +96,16 @@ func (p *primary) touch() (first <-chan struct{}, most time.Duration) {
 	case p.addr != "":
 		return p.first, freshWait
 	case p.replace == nil:
-		return p.first, attemptTimeout // or what go-redis looked up by itself would count for the first answer
+		return p.first, AttemptTimeout // or what go-redis looked up by itself would count for the first answer
 	}
 	return nil, 0 // the dial itself asks
 }
 
 // run asks, until nobody has needed to know for some time.
 func (p *primary) run() {
-	ctx, cancel := context.WithCancel(p.r.root)
+	ctx, cancel := context.WithCancel(p.r.Root)
 	defer cancel()
-	defer context.AfterFunc(p.r.ended, cancel)()
+	defer context.AfterFunc(p.r.Ended, cancel)()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for p.ask(ctx); p.goesOn(); p.ask(ctx) {
@@ -126,14 +126,14 @@ func (p *primary) goesOn() bool {
 	default:
 		close(p.first)
 	}
-	p.running = p.r.ended.Err() == nil && p.r.clock.Now()-time.Duration(p.used.Load()) < p.linger
+	p.running = p.r.Ended.Err() == nil && p.r.Clock.Now()-time.Duration(p.used.Load()) < p.Linger
 	return p.running
 }
 
 // ask puts the question once.
 func (p *primary) ask(ctx context.Context) {
-	began := p.r.clock.Now()
-	slow := time.AfterFunc(askSlow, p.onSlow)
+	began := p.r.Clock.Now()
+	slow := time.AfterFunc(askSlow, p.OnSlow)
 	defer slow.Stop()
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -162,7 +162,7 @@ func (p *primary) leads(l *link, addr string) bool {
 		p.mu.Unlock()
 		return true
 	}
-	now := p.r.clock.Now()
+	now := p.r.Clock.Now()
 	if addr == p.left && now-p.leftAt < staleFor {
 		p.mu.Unlock()
 		return false // a sentinel that lags behind
@@ -172,11 +172,11 @@ func (p *primary) leads(l *link, addr string) bool {
 	p.settle.Store(int64(now + settleTime))
 	if p.replace != nil {
 		p.r.current.Store(p.replace(addr))
-		p.r.spawn(func() { _ = current.close() })
+		p.r.Spawn(func() { _ = current.close() })
 	}
 	p.term.Add(1)
 	p.mu.Unlock()
-	p.onMove()
+	p.OnMove()
 	return false
 }
 
@@ -189,7 +189,7 @@ func (p *primary) sentinelLink(opts redis.Options) *link {
 		conn, err := dial(ctx, network, addr)
 		if err == nil && !p.leads(l, conn.RemoteAddr().String()) {
 			_ = conn.Close()
-			return nil, errMoved
+			return nil, ErrMoved
 		}
 		return conn, err
 	}
@@ -203,50 +203,50 @@ func (p *primary) sentinelLink(opts redis.Options) *link {
 		}
 		return nil
 	}
-	own(&opts, &p.r.dials)
+	own(&opts, &p.r.Dials)
 	opts.DialTimeout = max(opts.DialTimeout, askTimeout)
 	c := redis.NewClient(&opts)
 	l.commander, l.client, l.close = c, c, c.Close
 	return l
 }
 
-// term is that of the primary that is known now; 0 where nobody names one.
-func (r *runner) term() int64 {
-	if r.primary == nil {
+// Term is that of the primary that is known now; 0 where nobody names one.
+func (r *Runner) Term() int64 {
+	if r.Primary == nil {
 		return 0
 	}
-	return r.primary.term.Load()
+	return r.Primary.term.Load()
 }
 
-// voids reports whether an answer belongs to a term that is over.
-func (r *runner) voids(res *result) bool {
-	return r.primary != nil && res.term != r.primary.term.Load()
+// Voids reports whether an answer belongs to a term that is over.
+func (r *Runner) Voids(res *Result) bool {
+	return r.Primary != nil && res.term != r.Primary.term.Load()
 }
 
-// stale makes an answer that belongs to a term that is over none.
-func (r *runner) stale(res *result) {
-	if r.voids(res) && res.fate != unsent {
-		res.fate, res.err = unknown, unavailable(errMoved)
+// Stale makes an answer that belongs to a term that is over none.
+func (r *Runner) Stale(res *Result) {
+	if r.Voids(res) && res.Fate != Unsent {
+		res.Fate, res.Err = Unknown, Unavailable(ErrMoved)
 	}
 }
 
 // noPrimary is why the sentinels could not be asked, if they could not.
-func (r *runner) noPrimary() error {
-	if r.primary == nil {
+func (r *Runner) noPrimary() error {
+	if r.Primary == nil {
 		return nil
 	}
-	r.primary.mu.Lock()
-	defer r.primary.mu.Unlock()
-	return r.primary.err
+	r.Primary.mu.Lock()
+	defer r.Primary.mu.Unlock()
+	return r.Primary.err
 }
 
 // fresh is for a command that is about to be sent: it makes sure that the notion of the
 // primary is not an old one.
-func (r *runner) fresh(ctx context.Context) {
-	if r.primary == nil {
+func (r *Runner) fresh(ctx context.Context) {
+	if r.Primary == nil {
 		return
 	}
-	first, most := r.primary.touch()
+	first, most := r.Primary.Touch()
 	if first == nil {
 		return
 	}
@@ -259,17 +259,17 @@ func (r *runner) fresh(ctx context.Context) {
 	}
 }
 
-// settled waits until locks may be taken at a new primary, or stop is closed.
-func (r *runner) settled(stop <-chan struct{}) {
-	if r.primary == nil {
+// Settled waits until locks may be taken at a new primary, or stop is closed.
+func (r *Runner) Settled(stop <-chan struct{}) {
+	if r.Primary == nil {
 		return
 	}
-	if at := time.Duration(r.primary.settle.Load()); at > r.clock.Now() {
-		r.clock.Wait(stop, at)
+	if at := time.Duration(r.Primary.settle.Load()); at > r.Clock.Now() {
+		r.Clock.Wait(stop, at)
 	}
 }
 
-// settling reports whether no lock may be taken yet.
-func (r *runner) settling() bool {
-	return r.primary != nil && time.Duration(r.primary.settle.Load()) > r.clock.Now()
+// Settling reports whether no lock may be taken yet.
+func (r *Runner) Settling() bool {
+	return r.Primary != nil && time.Duration(r.Primary.settle.Load()) > r.Clock.Now()
 }

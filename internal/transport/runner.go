@@ -1,4 +1,4 @@
-package watchlock
+package transport
 
 import (
 	"context"
@@ -18,37 +18,37 @@ import (
 )
 
 const (
-	attemptTimeout = time.Second            // for one try of a command
+	AttemptTimeout = time.Second            // for one try of a command
 	lookGap        = 100 * time.Millisecond // between two questions who has which slots
 	laneConns      = 64                     // of the renewal lane and node at most: none waits behind one that hangs
 )
 
-// runner is the one place where commands leave. A bounded run returns when it has
+// Runner is the one place where commands leave. A bounded run returns when it has
 // an outcome or when its timeout has passed, whatever the connection does; one on
 // the caller's goroutine takes an attempt's timeout and a little more, by the read
 // timeout of the connection. Safe for concurrent use.
-type runner struct {
+type Runner struct {
 	// immutable
-	clock   *bootclock.Clock
-	spawn   func(func()) bool // starts a goroutine that Close waits for
-	root    context.Context
+	Clock   *bootclock.Clock
+	Spawn   func(func()) bool // starts a goroutine that Close waits for
+	Root    context.Context
 	rdb     commander                             // the caller's client, for its hooks
 	via     *innermost                            // the innermost of them
-	onBack  func(*site)                           // called when a server answers after it did not; must not block
-	listen  func(context.Context, node) *messages // a pub/sub connection, not yet dialled
-	ended   context.Context                       // ends when Close stops the background work
-	primary *primary                              // where sentinels name it; else nil
+	OnBack  func(*Site)                           // called when a server answers after it did not; must not block
+	Listen  func(context.Context, Node) *Messages // a pub/sub connection, not yet dialled
+	Ended   context.Context                       // ends when Close stops the background work
+	Primary *primary                              // where sentinels name it; else nil
 	only    *lane                                 // to the one server; nil on a cluster
-	one     *site                                 // the same
+	One     *Site                                 // the same
 
 	// immutable, of a cluster; nil elsewhere
-	cluster *redis.ClusterClient                                // of our own
-	named   bool                                                // the caller names its nodes: they may be no cluster among themselves
-	home    func(ctx context.Context, key string) (node, error) // who has its slot, as far as is known
+	Cluster *redis.ClusterClient                                // of our own
+	Named   bool                                                // the caller names its nodes: they may be no cluster among themselves
+	Home    func(ctx context.Context, key string) (Node, error) // who has its slot, as far as is known
 
 	// atomic
 	current  atomic.Pointer[link] // connections of our own
-	dials    atomic.Int64         // connections made so far
+	Dials    atomic.Int64         // connections made so far
 	unnamed  atomic.Bool          // the user may not run scripts by name
 	looking  atomic.Bool          // reload runs
 	lookedAt atomic.Int64         // when it was last started; 0 never
@@ -56,7 +56,7 @@ type runner struct {
 	// guarded by mu
 	mu    sync.Mutex
 	lanes map[int]*lane    // by slot, on a cluster
-	sites map[string]*site // by address, on a cluster
+	sites map[string]*Site // by address, on a cluster
 }
 
 // link is connections of our own, to one server or to all nodes of a cluster.
@@ -67,23 +67,23 @@ type link struct {
 	close  func() error
 }
 
-// site is what is known of one server. Nothing of one waits for, is counted with, or is
+// Site is what is known of one server. Nothing of one waits for, is counted with, or is
 // judged by another's.
-type site struct {
+type Site struct {
 	// immutable
-	node     node // of a cluster; the zero node while that is unknown, and of the one server
+	Node     Node // of a cluster; the zero node while that is unknown, and of the one server
 	renewals *lane
 
 	// atomic
 	broken     atomic.Bool  // it gave no answer, and none has come since
 	heard      atomic.Int64 // when its newest answer came
-	verifiedAt atomic.Int64 // when all that is held there was last asked about, or will be; 0 never
+	VerifiedAt atomic.Int64 // when all that is held there was last asked about, or will be; 0 never
 }
 
-// newRunner takes the clients that are known to keep one lock in one place.
+// NewRunner takes the clients that are known to keep one lock in one place.
 // A Ring is not: when it reshards, one name has two homes and two holders.
-func newRunner(rdb redis.UniversalClient) (*runner, error) {
-	r := &runner{rdb: rdb, via: &innermost{}, lanes: make(map[int]*lane), sites: make(map[string]*site)}
+func NewRunner(rdb redis.UniversalClient) (*Runner, error) {
+	r := &Runner{rdb: rdb, via: &innermost{}, lanes: make(map[int]*lane), sites: make(map[string]*Site)}
 	switch c := rdb.(type) {
 	case *redis.Client:
 		r.ofServer(*c.Options())
@@ -104,7 +104,7 @@ func newRunner(rdb redis.UniversalClient) (*runner, error) {
 const sentinelAddr = "FailoverClient"
 
 // ofServer makes connections to one server, from a copy of the options of the caller's.
-func (r *runner) ofServer(opts redis.Options) {
+func (r *Runner) ofServer(opts redis.Options) {
 	if opts.Addr == sentinelAddr {
 		dial, p := opts.Dialer, &primary{r: r}
 		p.who = func(ctx context.Context) (string, error) {
@@ -117,38 +117,38 @@ func (r *runner) ofServer(opts redis.Options) {
 			return addr, nil
 		}
 		p.replace = func(string) *link { return p.sentinelLink(opts) }
-		r.primary = p
+		r.Primary = p
 		r.current.Store(p.sentinelLink(opts))
 	} else {
-		c := redis.NewClient(own(&opts, &r.dials))
+		c := redis.NewClient(own(&opts, &r.Dials))
 		r.current.Store(&link{c, r.via, c, c.Close})
 	}
-	r.listen = func(ctx context.Context, at node) *messages {
-		term := r.term() // before the link
-		return &messages{PubSub: r.link().client.Subscribe(ctx), at: at, term: term}
+	r.Listen = func(ctx context.Context, at Node) *Messages {
+		term := r.Term() // before the link
+		return &Messages{PubSub: r.link().client.Subscribe(ctx), At: at, Term: term}
 	}
 }
 
 // ofCluster makes connections to the nodes of a cluster, or to those that the caller names for
 // the slots.
-func (r *runner) ofCluster(opts redis.ClusterOptions) {
+func (r *Runner) ofCluster(opts redis.ClusterOptions) {
 	given := opts.ClusterSlots
-	c := redis.NewClusterClient(ownCluster(&opts, &r.dials))
+	c := redis.NewClusterClient(ownCluster(&opts, &r.Dials))
 	r.current.Store(&link{c, r.via, nil, c.Close})
-	r.cluster = c
-	r.listen = func(ctx context.Context, at node) *messages {
+	r.Cluster = c
+	r.Listen = func(ctx context.Context, at Node) *Messages {
 		o := *at.rdb.Options()
 		o.PoolSize = 1
 		only := redis.NewClient(&o)
-		return &messages{only.Subscribe(ctx), at, r.term(), only}
+		return &Messages{only.Subscribe(ctx), at, r.Term(), only}
 	}
-	r.home = func(ctx context.Context, key string) (node, error) {
+	r.Home = func(ctx context.Context, key string) (Node, error) {
 		master, err := c.MasterForKey(ctx, key)
-		return node{master}, err
+		return Node{master}, err
 	}
 	if given != nil {
-		r.named = true
-		r.primary = &primary{r: r, who: func(ctx context.Context) (string, error) {
+		r.Named = true
+		r.Primary = &primary{r: r, who: func(ctx context.Context) (string, error) {
 			if _, err := given(ctx); err != nil {
 				return "", err // go-redis would go on with what it knew
 			}
@@ -158,10 +158,10 @@ func (r *runner) ofCluster(opts redis.ClusterOptions) {
 }
 
 // masters has the slots asked for anew, and returns the addresses of those who have them.
-func (r *runner) masters(ctx context.Context) (string, error) {
+func (r *Runner) masters(ctx context.Context) (string, error) {
 	var mu sync.Mutex
 	var addrs []string
-	err := r.cluster.ForEachMaster(ctx, func(_ context.Context, c *redis.Client) error {
+	err := r.Cluster.ForEachMaster(ctx, func(_ context.Context, c *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
 		addrs = append(addrs, c.Options().Addr)
@@ -172,34 +172,34 @@ func (r *runner) masters(ctx context.Context) (string, error) {
 }
 
 // link is the connections of our own.
-func (r *runner) link() *link { return r.current.Load() }
+func (r *Runner) link() *link { return r.current.Load() }
 
-// bySlot reports whether the keys of one script must share a slot.
-func (r *runner) bySlot() bool { return r.cluster != nil }
+// BySlot reports whether the keys of one script must share a slot.
+func (r *Runner) BySlot() bool { return r.Cluster != nil }
 
-// start makes the lanes, when the rest of the client is there.
-func (r *runner) start() {
-	r.one = r.newSite(node{})
-	if r.cluster == nil {
+// Start makes the lanes, when the rest of the client is there.
+func (r *Runner) Start() {
+	r.One = r.newSite(Node{})
+	if r.Cluster == nil {
 		r.only = r.newLane(false)
 	}
 }
 
-// messages is a pub/sub connection whose handshake is bounded by
+// Messages is a pub/sub connection whose handshake is bounded by
 // attemptTimeout, whatever the caller's timeouts are.
-type messages struct {
+type Messages struct {
 	*redis.PubSub
-	at   node          // of a cluster
-	term int64         // of the primary that it leads to
+	At   Node          // of a cluster
+	Term int64         // of the primary that it leads to
 	own  *redis.Client // made for it alone; nil when it is the caller's
 }
 
-// node is one of a cluster's. The zero node is the only one there is.
-type node struct{ rdb *redis.Client }
+// Node is one of a cluster's. The zero node is the only one there is.
+type Node struct{ rdb *redis.Client }
 
-func (n node) known() bool { return n.rdb != nil }
+func (n Node) Known() bool { return n.rdb != nil }
 
-func (n node) addr() string {
+func (n Node) Addr() string {
 	if n.rdb == nil {
 		return ""
 	}
@@ -207,7 +207,7 @@ func (n node) addr() string {
 }
 
 // Close closes the connection and what was made for it.
-func (m *messages) Close() error {
+func (m *Messages) Close() error {
 	err := m.PubSub.Close()
 	if m.own != nil {
 		err = errors.Join(err, m.own.Close())
@@ -215,8 +215,8 @@ func (m *messages) Close() error {
 	return err
 }
 
-// isNil reports whether rdb is nil, or a nil pointer in an interface.
-func isNil(rdb redis.UniversalClient) bool {
+// IsNil reports whether rdb is nil, or a nil pointer in an interface.
+func IsNil(rdb redis.UniversalClient) bool {
 	if rdb == nil {
 		return true
 	}
@@ -224,35 +224,35 @@ func isNil(rdb redis.UniversalClient) bool {
 	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// result is the outcome of a call.
-type result struct {
-	fate   fate
-	ints   []int64       // a script's reply, when it is integers
-	reply  any           // else
-	err    error         // nil when fate is replied
-	sentAt time.Duration // trust clock, read before the call was handed over
+// Result is the outcome of a call.
+type Result struct {
+	Fate   Fate
+	Ints   []int64       // a script's reply, when it is integers
+	Reply  any           // else
+	Err    error         // nil when fate is replied
+	SentAt time.Duration // trust clock, read before the call was handed over
 	term   int64         // of the primary that was known then
-	astray bool          // unsent, as far as our own hook knows: another may have sent it on its own
-	took   time.Duration
+	Astray bool          // unsent, as far as our own hook knows: another may have sent it on its own
+	Took   time.Duration
 }
 
-// checked is res, unless its reply could not be read: that leaves the outcome
+// Checked is res, unless its reply could not be read: that leaves the outcome
 // unknown.
-func (res result) checked(err error) result {
+func (res Result) Checked(err error) Result {
 	if err != nil {
-		res.fate, res.err = unknown, err
+		res.Fate, res.Err = Unknown, err
 	}
 	return res
 }
 
-// doer runs calls for a kind, in the way and time that one purpose needs.
-type doer struct {
-	r       *runner
+// Doer runs calls for a kind, in the way and time that one purpose needs.
+type Doer struct {
+	r       *Runner
 	way     way
 	ctx     context.Context // for its values
 	timeout time.Duration
 	stop    <-chan struct{}
-	whose   wanter // nil: what it runs is wanted until it is answered
+	Whose   wanter // nil: what it runs is wanted until it is answered
 }
 
 // way is how a doer runs.
@@ -264,54 +264,54 @@ const (
 	onLane            // among the renewals, which nothing else can hold back: strict
 )
 
-// run runs c.
-func (d doer) run(c call) result {
+// Run runs c.
+func (d Doer) Run(c Call) Result {
 	switch d.way {
 	case hereby:
-		return d.r.lane(&c).runHere(d.ctx, c, d.whose)
+		return d.r.lane(&c).runHere(d.ctx, c, d.Whose)
 	case onLane:
-		return d.r.site(c.key()).renewals.run(d.ctx, c, nil, d.timeout, nil)
+		return d.r.Site(c.key()).renewals.run(d.ctx, c, nil, d.timeout, nil)
 	}
-	return d.r.lane(&c).run(d.ctx, c, d.whose, d.timeout, d.stop)
+	return d.r.lane(&c).run(d.ctx, c, d.Whose, d.timeout, d.stop)
 }
 
-// on returns a doer that returns within timeout, or when stop is closed. ctx
+// On returns a doer that returns within timeout, or when stop is closed. ctx
 // carries values only.
-func (r *runner) on(ctx context.Context, timeout time.Duration, stop <-chan struct{}) doer {
-	return doer{r: r, ctx: ctx, timeout: timeout, stop: stop}
+func (r *Runner) On(ctx context.Context, timeout time.Duration, stop <-chan struct{}) Doer {
+	return Doer{r: r, ctx: ctx, timeout: timeout, stop: stop}
 }
 
-// here returns a doer that spares the switch to another goroutine. It does not on a
+// Here returns a doer that spares the switch to another goroutine. It does not on a
 // cluster, where go-redis may first have to ask who has the slot, nor beside hooks of the
 // caller's, which may take any time.
-func (r *runner) here(ctx context.Context) doer {
-	if r.cluster != nil || r.via.strict() {
-		return r.on(ctx, flightMost, nil) // so that an attempt hears that it was not sent
+func (r *Runner) Here(ctx context.Context) Doer {
+	if r.Cluster != nil || r.via.strict() {
+		return r.On(ctx, flightMost, nil) // so that an attempt hears that it was not sent
 	}
-	return doer{r: r, way: hereby, ctx: ctx}
+	return Doer{r: r, way: hereby, ctx: ctx}
 }
 
-// onLane returns a doer for renewals.
-func (r *runner) onLane(ctx context.Context, timeout time.Duration) doer {
-	return doer{r: r, way: onLane, ctx: ctx, timeout: timeout}
+// OnLane returns a doer for renewals.
+func (r *Runner) OnLane(ctx context.Context, timeout time.Duration) Doer {
+	return Doer{r: r, way: onLane, ctx: ctx, timeout: timeout}
 }
 
 // newLane makes a lane.
-func (r *runner) newLane(exact bool) *lane {
-	return &lane{r: r, clock: r.clock, spawn: r.spawn, exact: exact, root: r.root}
+func (r *Runner) newLane(exact bool) *lane {
+	return &lane{r: r, clock: r.Clock, spawn: r.Spawn, exact: exact, root: r.Root}
 }
 
-func (r *runner) newSite(at node) *site {
-	return &site{node: at, renewals: r.newLane(true)}
+func (r *Runner) newSite(at Node) *Site {
+	return &Site{Node: at, renewals: r.newLane(true)}
 }
 
 // lane is the lane that c takes. On a cluster each slot has one of its own: which
 // node has it may change.
-func (r *runner) lane(c *call) *lane {
-	if r.cluster == nil {
+func (r *Runner) lane(c *Call) *lane {
+	if r.Cluster == nil {
 		return r.only
 	}
-	slot := keySlot(c.key())
+	slot := KeySlot(c.key())
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l := r.lanes[slot]
@@ -322,24 +322,24 @@ func (r *runner) lane(c *call) *lane {
 	return l
 }
 
-// site is the server that has a key, as far as is known. It asks nobody.
-func (r *runner) site(key string) *site {
-	if r.cluster == nil {
-		return r.one
+// Site is the server that has a key, as far as is known. It asks nobody.
+func (r *Runner) Site(key string) *Site {
+	if r.Cluster == nil {
+		return r.One
 	}
-	at, err := r.home(endedContext{r.root}, key)
-	if err != nil || !at.known() {
-		return r.one // nobody knows
+	at, err := r.Home(endedContext{r.Root}, key)
+	if err != nil || !at.Known() {
+		return r.One // nobody knows
 	}
-	return r.siteAt(at)
+	return r.SiteAt(at)
 }
 
-// siteAt is the server that a node is.
-func (r *runner) siteAt(at node) *site {
-	if !at.known() {
-		return r.one
+// SiteAt is the server that a node is.
+func (r *Runner) SiteAt(at Node) *Site {
+	if !at.Known() {
+		return r.One
 	}
-	addr := at.addr()
+	addr := at.Addr()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.sites[addr]
@@ -363,73 +363,73 @@ func (endedContext) Err() error { return context.Canceled }
 // observe notes how a call to s went that was sent at the instant sentAt. When a server
 // is back, what it knew may be gone with a restart or a failover, so leases there are
 // verified at once. One command without an answer is no outage while others have theirs.
-func (r *runner) observe(s *site, res *result, sentAt time.Duration) {
-	switch res.fate {
-	case unknown, dubious, unsent, barred:
+func (r *Runner) observe(s *Site, res *Result, sentAt time.Duration) {
+	switch res.Fate {
+	case Unknown, Dubious, Unsent, Barred:
 		if time.Duration(s.heard.Load()) <= sentAt {
 			s.broken.Store(true)
-			r.lookAgain()
+			r.LookAgain()
 		}
 		return
-	case later:
-		r.lookAgain() // a node that was cut off answers, and will for long
-		if neverSent(res.err) {
+	case Later:
+		r.LookAgain() // a node that was cut off answers, and will for long
+		if neverSent(res.Err) {
 			return
 		}
 	}
-	s.heard.Store(int64(r.clock.Now()))
+	s.heard.Store(int64(r.Clock.Now()))
 	if s.broken.Load() && s.broken.CompareAndSwap(true, false) {
-		r.onBack(s)
+		r.OnBack(s)
 	}
 }
 
-// lookAgain has go-redis ask anew which nodes of a cluster have which slots. By
+// LookAgain has go-redis ask anew which nodes of a cluster have which slots. By
 // itself it does so when a node tells it of a move, which one that is dead does
 // not, or each 10 s.
-func (r *runner) lookAgain() {
-	if r.cluster == nil {
+func (r *Runner) LookAgain() {
+	if r.Cluster == nil {
 		return
 	}
-	now, last := int64(r.clock.Now()), r.lookedAt.Load()
+	now, last := int64(r.Clock.Now()), r.lookedAt.Load()
 	if last != 0 && now-last < int64(lookGap) || !r.looking.CompareAndSwap(false, true) {
 		return
 	}
 	r.lookedAt.Store(now)
-	if !r.spawn(r.reload) {
+	if !r.Spawn(r.reload) {
 		r.looking.Store(false)
 	}
 }
 
 // reload is lookAgain's goroutine. ReloadState would start one that nobody waits for.
-func (r *runner) reload() {
+func (r *Runner) reload() {
 	defer r.looking.Store(false)
-	ctx, cancel := context.WithTimeout(r.root, attemptTimeout)
+	ctx, cancel := context.WithTimeout(r.Root, AttemptTimeout)
 	defer cancel()
-	_ = r.cluster.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
+	_ = r.Cluster.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
 }
 
-// close closes the connections.
-func (r *runner) close() { _ = r.link().close() }
+// Close closes the connections.
+func (r *Runner) Close() { _ = r.link().close() }
 
 // unconnected says of a call that no connection came for in time whether one may come yet:
 // then it is worth another try. Where the sentinels cannot be asked, why is the answer.
-func (r *runner) unconnected(res *result) {
-	if res.fate != unsent {
+func (r *Runner) unconnected(res *Result) {
+	if res.Fate != Unsent {
 		return
 	}
-	if errors.Is(res.err, errMoved) {
-		res.fate = later
+	if errors.Is(res.Err, ErrMoved) {
+		res.Fate = Later
 		return
 	}
 	var none *noConnectionError
-	if !errors.As(res.err, &none) {
+	if !errors.As(res.Err, &none) {
 		return
 	}
 	if err := r.noPrimary(); err != nil {
-		res.err = unavailable(err)
+		res.Err = Unavailable(err)
 		return
 	}
-	res.fate = later
+	res.Fate = Later
 }
 
 // ownTimeout is err, unless it is our own timeout, which must not look like that of the
@@ -442,7 +442,7 @@ func ownTimeout(ctx context.Context, err error, once bool) error {
 	}
 	var socket *net.OpError
 	if once && !errors.As(err, &socket) {
-		return notSent(&noConnectionError{attemptTimeout})
+		return notSent(&noConnectionError{AttemptTimeout})
 	}
-	return &noAnswerError{attemptTimeout}
+	return &noAnswerError{AttemptTimeout}
 }

@@ -1,10 +1,10 @@
-package watchlock
+package transport
 
 import "strings"
 
-// keySlot is the cluster slot of key: CRC16 (XMODEM) of its hash tag, or of all
+// KeySlot is the cluster slot of key: CRC16 (XMODEM) of its hash tag, or of all
 // of it, modulo 16384 (Redis Cluster specification, "Hash tags").
-func keySlot(key string) int {
+func KeySlot(key string) int {
 	if open := strings.IndexByte(key, '{'); open >= 0 {
 		if n := strings.IndexByte(key[open+1:], '}'); n > 0 {
 			key = key[open+1 : open+1+n]

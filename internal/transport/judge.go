@@ -1,4 +1,4 @@
-package watchlock
+package transport
 
 import (
 	"crypto/tls"
@@ -17,74 +17,74 @@ import (
 
 // What the package's users branch on, and commands end with.
 var (
-	errClosed     = errors.New("client closed")
-	errWrongType  = errors.New("key holds another type")
-	errTokenRange = errors.New("token counter out of range")
+	ErrClosed     = errors.New("client closed")
+	ErrWrongType  = errors.New("key holds another type")
+	ErrTokenRange = errors.New("token counter out of range")
 )
 
-// fate is what is known of a call after it.
-type fate int
+// Fate is what is known of a call after it.
+type Fate int
 
 const (
-	replied fate = iota // it ran, and this is its reply
-	refused             // the server's answer is no, and will stay no
-	later               // the server's answer is not now; the call changed nothing
-	unsent              // there was no connection; the call never left
-	barred              // nor will there be one: the two sides' TLS does not agree; the caller is told at once
-	dubious             // an error that no Redis is known to send: it may have run; the caller is told at once
-	unknown             // it may have run, may run yet, or never will
+	Replied Fate = iota // it ran, and this is its reply
+	Refused             // the server's answer is no, and will stay no
+	Later               // the server's answer is not now; the call changed nothing
+	Unsent              // there was no connection; the call never left
+	Barred              // nor will there be one: the two sides' TLS does not agree; the caller is told at once
+	Dubious             // an error that no Redis is known to send: it may have run; the caller is told at once
+	Unknown             // it may have run, may run yet, or never will
 )
 
-// final reports whether whoever waits for the call is told at once.
-func (f fate) final() bool { return f == refused || f == barred || f == dubious }
+// Final reports whether whoever waits for the call is told at once.
+func (f Fate) Final() bool { return f == Refused || f == Barred || f == Dubious }
 
-// vain reports whether trying again soon changes nothing.
-func (f fate) vain() bool { return f == refused || f == barred }
+// Vain reports whether trying again soon changes nothing.
+func (f Fate) Vain() bool { return f == Refused || f == Barred }
 
-// unsure reports whether the call may have run, without an answer of Redis.
-func (f fate) unsure() bool { return f == unknown || f == dubious }
+// Unsure reports whether the call may have run, without an answer of Redis.
+func (f Fate) Unsure() bool { return f == Unknown || f == Dubious }
 
-// judge classifies the error of a call, and words it for the caller.
-func judge(err error) (fate, error) {
+// Judge classifies the error of a call, and words it for the caller.
+func Judge(err error) (Fate, error) {
 	if err == nil {
-		return replied, nil
+		return Replied, nil
 	}
 	var reply redis.Error
 	switch {
 	case errors.As(err, &reply):
 		return judgeReply(reply)
 	case barsUs(err):
-		return barred, err
+		return Barred, err
 	case errors.Is(err, redis.ErrClosed):
-		return refused, err
+		return Refused, err
 	case neverSent(err):
-		return unsent, unavailable(err)
+		return Unsent, Unavailable(err)
 	}
-	return unknown, unavailable(err)
+	return Unknown, Unavailable(err)
 }
 
 // judgeReply classifies an error reply. A proxy in between sends errors of its own, also for
 // a command that the server has run, or runs yet: so only what a Redis or Valkey is known
 // to answer with is taken for its answer.
-func judgeReply(err redis.Error) (fate, error) {
+func judgeReply(err redis.Error) (Fate, error) {
 	code, rest, _ := strings.Cut(err.Error(), " ")
 	switch {
 	case code == "NOSCRIPT": // and there was no time to send the script
-		return later, unavailable(err)
+		return Later, Unavailable(err)
 	case code == "WRONGTYPE":
-		return refused, fmt.Errorf("%w: %w", errWrongType, err)
+		return Refused, fmt.Errorf("%w: %w", ErrWrongType, err)
 	case code == "TOKENRANGE":
-		return refused, fmt.Errorf("%w: %w", errTokenRange, err)
-	case saysLater(code), code == "ERR" && strings.HasPrefix(rest, "max number of clients"):
-		return later, unavailable(err)
+		return Refused, fmt.Errorf("%w: %w", ErrTokenRange, err)
+	case SaysLater(code), code == "ERR" && strings.HasPrefix(rest, "max number of clients"):
+		return Later, Unavailable(err)
 	case saysNo(code), code == "ERR" && explainsNo(rest):
-		return refused, err
+		return Refused, err
 	}
-	return dubious, err
+	return Dubious, err
 }
 
-// saysLater reports whether the first word of an error reply says: try again.
-func saysLater(code string) bool {
+// SaysLater reports whether the first word of an error reply says: try again.
+func SaysLater(code string) bool {
 	switch code {
 	case "LOADING", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "MASTERDOWN",
 		"MISCONF", "OOM", "NOREPLICAS", "MOVED", "ASK", "REDIRECT":
@@ -162,19 +162,19 @@ func isNoScript(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
 // noNames reports whether err says that the user may not run scripts by name, or that what
 // stands between does not know how to: the source may still be allowed.
 func noNames(err error) bool {
-	return forbidden(err) && strings.Contains(err.Error(), "'evalsha'") || doesNotKnow(err)
+	return Forbidden(err) && strings.Contains(err.Error(), "'evalsha'") || DoesNotKnow(err)
 }
 
-// doesNotKnow reports whether a server answered that it does not know the
+// DoesNotKnow reports whether a server answered that it does not know the
 // command, or this form of it.
-func doesNotKnow(err error) bool {
+func DoesNotKnow(err error) bool {
 	return redis.HasErrorPrefix(err, "unknown command") || redis.HasErrorPrefix(err, "syntax error") ||
 		redis.HasErrorPrefix(err, "unknown subcommand")
 }
 
-// forbidden reports whether a server answered that the user may not, or may not within a
+// Forbidden reports whether a server answered that the user may not, or may not within a
 // script.
-func forbidden(err error) bool {
+func Forbidden(err error) bool {
 	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "ACL failure in script") ||
 		redis.HasErrorPrefix(err, "The user executing the script can't run")
 }
@@ -185,13 +185,13 @@ type unavailableError struct{ err error }
 func (e *unavailableError) Error() string { return e.err.Error() }
 func (e *unavailableError) Unwrap() error { return e.err }
 
-func isUnavailable(err error) bool {
+func IsUnavailable(err error) bool {
 	var u *unavailableError
 	return errors.As(err, &u)
 }
 
-func unavailable(err error) error {
-	if err == nil || isUnavailable(err) {
+func Unavailable(err error) error {
+	if err == nil || IsUnavailable(err) {
 		return err
 	}
 	return &unavailableError{err}
@@ -205,6 +205,9 @@ func (e *noAnswerError) Error() string {
 }
 func (e *noAnswerError) Timeout() bool        { return true }
 func (e *noAnswerError) Is(target error) bool { return target == os.ErrDeadlineExceeded }
+
+// NoAnswer is an error that says that Redis did not answer in time.
+func NoAnswer(within time.Duration) error { return &noAnswerError{within} }
 
 // noConnectionError says that there was no connection in time to send on.
 type noConnectionError struct{ within time.Duration }
