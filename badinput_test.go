@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // panics fails unless f panics with a text that names what.
@@ -113,7 +114,7 @@ func TestNewRefusesBadOptionsByValueAndBound(t *testing.T) {
 			"watchdog timeout 0s is below 300ms":                          {WithWatchdogTimeout(0)},
 			"watchdog timeout -30s is below 300ms":                        {WithWatchdogTimeout(-30 * time.Second)},
 			"watchdog timeout 300.5ms is not a whole number of millis":    {WithWatchdogTimeout(300*ms + 500*time.Microsecond)},
-			"watchdog timeout 876000h0m0.001s is above 876000h0m0s":       {WithWatchdogTimeout(maxDuration + ms)},
+			"watchdog timeout 876000h0m0.001s is above 876000h0m0s":       {WithWatchdogTimeout(wire.MaxDuration + ms)},
 			"unlock timeout 9ms is below 10ms":                            {WithUnlockTimeout(9 * ms)},
 			"unlock timeout 0s is below 10ms":                             {WithUnlockTimeout(0)},
 			"max poll interval 9.999999ms is below 10ms":                  {WithMaxPollInterval(10*ms - 1)},
@@ -265,7 +266,7 @@ func TestBadTimesOfALockAreRefusedAtTheFirstCall(t *testing.T) {
 }
 
 func TestShortestAndLongestTimesAreTaken(t *testing.T) {
-	for _, lease := range []time.Duration{10 * time.Millisecond, 11 * time.Millisecond, 300 * time.Millisecond, 30 * time.Second, maxDuration} {
+	for _, lease := range []time.Duration{10 * time.Millisecond, 11 * time.Millisecond, 300 * time.Millisecond, 30 * time.Second, wire.MaxDuration} {
 		inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 			m := newTestClient(t, v.Client()).NewMutex("n")
 			l := mustLock(t, m, WithLeaseTime(lease), WithMaxHold(lease))
@@ -280,9 +281,9 @@ func TestShortestAndLongestTimesAreTaken(t *testing.T) {
 	}
 	s := redistest.Start(t)
 	m := newTestClient(t, s.Client()).NewMutex("n")
-	l := mustLock(t, m, WithLeaseTime(maxDuration))
-	if info, err := m.Info(t.Context()); err != nil || info.TTL > maxDuration || info.TTL < maxDuration-time.Minute {
-		t.Errorf("%+v, %v, want a TTL of %v", info, err, maxDuration)
+	l := mustLock(t, m, WithLeaseTime(wire.MaxDuration))
+	if info, err := m.Info(t.Context()); err != nil || info.TTL > wire.MaxDuration || info.TTL < wire.MaxDuration-time.Minute {
+		t.Errorf("%+v, %v, want a TTL of %v", info, err, wire.MaxDuration)
 	}
 	mustUnlock(t, l)
 }

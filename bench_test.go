@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // Benchmarks for benchstat, on a real server over loopback TCP. Compare commits
@@ -136,7 +137,7 @@ func BenchmarkRenewalOf1000(b *testing.B) {
 			burst.gate.mu.Unlock()
 		}
 		renewed := 0
-		for _, batch := range inBatches(c.dog.round(bursts, now), renewal.batch) {
+		for _, batch := range wire.InBatches(c.dog.round(bursts, now), renewal.batch) {
 			c.dog.renew(batch)
 			renewed += len(batch)
 		}

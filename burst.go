@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // burst is what a process has of one owner that Redis granted: one trust, one
@@ -18,7 +19,7 @@ import (
 type burst struct {
 	// immutable
 	gate  *gate
-	owner owner
+	owner wire.Owner
 	lease time.Duration // that the grant took
 
 	// atomic; changes under gate.mu: rises by a confirmed renewal, and is cut when another
@@ -48,16 +49,16 @@ type burst struct {
 }
 
 // keys are those of the first who held it, and the same for all but the name.
-func (b *burst) keys() *lockKeys { return b.first.keys }
+func (b *burst) keys() *wire.Keys { return b.first.keys }
 
-func (b *burst) kind() kind { return b.first.keys.kind }
+func (b *burst) kind() wire.Kind { return b.first.keys.Kind }
 
 // hold is what one successful Lock has of a burst, and what stays when the
 // Lease itself is forgotten.
 type hold struct {
 	// immutable
 	burst   *burst
-	keys    *lockKeys     // with the name that the caller gave
+	keys    *wire.Keys    // with the name that the caller gave
 	maxHold time.Duration // 0: none
 	token   int64         // of a fenced lock
 	caller  uintptr
@@ -167,7 +168,7 @@ func noteAll(endings []ending) {
 
 // warn logs about a hold.
 func (h *hold) warn(note string) {
-	h.burst.gate.c.teller.say(line{text: note, lock: h.keys.name, caller: h.caller})
+	h.burst.gate.c.teller.say(line{text: note, lock: h.keys.Name, caller: h.caller})
 }
 
 // endLocked gives the hold its end: contexts and Done follow by tell. They have

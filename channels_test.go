@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 func TestChannelsAreNamedAndOthersRefused(t *testing.T) {
@@ -37,10 +38,10 @@ func TestChannelsAreNamedAndOthersRefused(t *testing.T) {
 			t.Errorf("%v is %v on one server and %v on a cluster, want %v and %v", c.mode, one.channels, many.channels, c.onSingle, c.onMany)
 		}
 		for _, kind := range []string{"hash", "fenced", "string"} {
-			if got := mutexOf(one, kind, "n").keys.tell; got != c.argument {
+			if got := mutexOf(one, kind, "n").keys.Tell; got != c.argument {
 				t.Errorf("%v, %s: argument %v, want %v", c.mode, kind, got, c.argument)
 			}
-			if got := mutexOf(many, kind, "n").keys.tell; got != c.several {
+			if got := mutexOf(many, kind, "n").keys.Tell; got != c.several {
 				t.Errorf("%v, %s on a cluster: argument %v, want %v", c.mode, kind, got, c.several)
 			}
 		}
@@ -95,8 +96,8 @@ func TestReleaseScriptsTellByTheChannelsOfTheirClient(t *testing.T) {
 		script *transport.Script
 		hold   func(b scriptBench, key string)
 	}{
-		"hash":   {releaseScript, func(b scriptBench, key string) { b.hash(key, scriptLease, me) }},
-		"string": {releaseStringScript, func(b scriptBench, key string) { b.text(key, me, scriptLease) }},
+		"hash":   {wire.ReleaseScript, func(b scriptBench, key string) { b.hash(key, scriptLease, me) }},
+		"string": {wire.ReleaseStringScript, func(b scriptBench, key string) { b.text(key, me, scriptLease) }},
 	}
 	for form, s := range scripts {
 		t.Run(form, func(t *testing.T) {
@@ -106,12 +107,12 @@ func TestReleaseScriptsTellByTheChannelsOfTheirClient(t *testing.T) {
 				release := func(rdb *redis.Client, mode any) any {
 					s.hold(b, "a")
 					s.hold(b, "b")
-					keys := func(key, channel string) ownedKey {
-						k := ownedBy(lockKeys{key: key, channel: channel}, me, 0)
-						k.keys.tell = mode
+					keys := func(key, channel string) wire.Owned {
+						k := ownedBy(wire.Keys{Key: key, Channel: channel}, me, 0)
+						k.Keys.Tell = mode
 						return k
 					}
-					reply, err := b.run(rdb, releaseAll(s.script, []ownedKey{keys("a", channel), keys("gone", channel), keys("b", "others:{b}")}))
+					reply, err := b.run(rdb, wire.ReleaseAll(s.script, []wire.Owned{keys("a", channel), keys("gone", channel), keys("b", "others:{b}")}))
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -176,7 +177,7 @@ func TestServerWithoutShardedChannelsGetsClassicOnes(t *testing.T) {
 						held := mustLock(t, from)
 						entered := lockSoon(to)
 						eventually(t, 5*time.Second, "the waiter listens to the classic channel", func() bool {
-							echoes, counted := y.subs.hears(to.keys.channel)
+							echoes, counted := y.subs.hears(to.keys.Channel)
 							return echoes == 1 && counted == 1
 						})
 						mustUnlock(t, held)
@@ -236,7 +237,7 @@ func TestOwnMessagesOnBothChannelsAreNobodyElses(t *testing.T) {
 			}()
 		}
 		eventually(t, 5*time.Second, "both subscriptions are there", func() bool {
-			echoes, counted := c.subs.hears(m.keys.channel)
+			echoes, counted := c.subs.hears(m.keys.Channel)
 			return echoes == 2 && counted == 2
 		})
 		before := s.CommandCalls()["hexists"]
@@ -306,7 +307,7 @@ func TestSubscriptionThatMetABusyServerIsMadeAgain(t *testing.T) {
 	if err := <-busy; err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 3*time.Second, "it is subscribed after all", func() bool { echoes, _ := y.subs.hears(m.keys.channel); return echoes == 1 })
+	eventually(t, 3*time.Second, "it is subscribed after all", func() bool { echoes, _ := y.subs.hears(m.keys.Channel); return echoes == 1 })
 	if n := logs.FilterMessageSnippet("cannot subscribe").Len(); n != 0 {
 		t.Error("it says that the user may not subscribe")
 	}

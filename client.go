@@ -17,6 +17,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // Client issues locks on one Redis. Make one for a process and share it: all its
@@ -33,7 +34,7 @@ type Client struct {
 	channels Channels // never auto
 	orphans  *orphanage
 	ghosts   *ghosts
-	strings  *stringKind
+	strings  *wire.StringKind
 	root     context.Context // of the client's own work; never ends
 	stopping chan struct{}   // closed when Close stops the background work
 	end      func()          // ends the runner's questions then
@@ -42,7 +43,7 @@ type Client struct {
 	// atomic; closed and stopped change under mu
 	warnedSelf atomic.Bool
 	warnedSlow atomic.Bool
-	rights     rights
+	rights     wire.Rights
 	closed     atomic.Bool // no new calls
 	stopped    atomic.Bool // no new goroutines; leases that are left are given up
 
@@ -55,9 +56,9 @@ type Client struct {
 	// guarded by mu, which is taken after all others: a gate's comes first, then
 	// the watchdog's, the orphanage's or the subscriber's
 	mu       sync.Mutex
-	gates    [forms]map[string]*gate // by key
-	sweepAt  int                     // how many gates are too many to keep idle ones
-	idleOnce sync.Once               // closes idle
+	gates    [wire.Forms]map[string]*gate // by key
+	sweepAt  int                          // how many gates are too many to keep idle ones
+	idleOnce sync.Once                    // closes idle
 	closeErr error
 	finished chan struct{} // closed when Close is done
 }
@@ -111,7 +112,7 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 		runner:   run,
 		root:     context.Background(),
 		stopping: make(chan struct{}),
-		gates:    [forms]map[string]*gate{make(map[string]*gate), make(map[string]*gate)},
+		gates:    [wire.Forms]map[string]*gate{make(map[string]*gate), make(map[string]*gate)},
 		sweepAt:  idleGates,
 		idle:     make(chan struct{}),
 		finished: make(chan struct{}),
@@ -122,7 +123,7 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 	c.subs = newSubscriber(run, c.channels.String(), c.tell, c.dog.verify)
 	c.orphans = newOrphanage(run, cfg.watchdogTimeout)
 	c.ghosts = c.orphans.ghosts
-	c.strings = newStringKind(run.BySlot())
+	c.strings = wire.NewStringKind(run.BySlot())
 	run.Clock, run.Spawn, run.OnBack, run.Root = c.clock, c.spawn, c.back, c.root
 	ended, end := context.WithCancel(c.root)
 	run.Ended, c.end = ended, end
@@ -139,7 +140,7 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 
 // back follows an outage of a server: it may have lost what is held, or be another.
 func (c *Client) back(at *transport.Site) {
-	c.strings.ways.forget()
+	c.strings.Ways.Forget()
 	c.dog.back(at)
 }
 
@@ -151,15 +152,15 @@ const idleGates = 1024
 // has 1 byte to 32 KiB; mapped, it has no brace at all, or its first "{" comes
 // before every "}" and closes over a hash tag that is not empty.
 func (c *Client) NewMutex(name string, opts ...LockOption) *Mutex {
-	return c.newMutex(hashKind{}, name, opts)
+	return c.newMutex(wire.HashKind{}, name, opts)
 }
 
 // newMutex is one lock of kind k.
-func (c *Client) newMutex(k kind, name string, opts []LockOption) *Mutex {
+func (c *Client) newMutex(k wire.Kind, name string, opts []LockOption) *Mutex {
 	m := &Mutex{c: c, kind: k}
-	m.keys, m.err = newLockKeys(k, name, c.cfg.mapName)
-	m.own = leaseKey{c, m.keys.key}
-	m.keys.tell = c.channels.publishArg(c.runner.BySlot() && !c.runner.Named)
+	m.keys, m.err = wire.NewKeys(k, name, c.cfg.mapName)
+	m.own = leaseKey{c, m.keys.Key}
+	m.keys.Tell = c.channels.publishArg(c.runner.BySlot() && !c.runner.Named)
 	conf, err := lockConfig{}.with(c.cfg.lockDefaults, c.cfg.watchdogTimeout)
 	conf.tokenTTLSet = false // a default for those it suits
 	if err == nil {
@@ -168,7 +169,7 @@ func (c *Client) newMutex(k kind, name string, opts []LockOption) *Mutex {
 	if err == nil {
 		err = conf.suits(k)
 	}
-	m.conf, m.leaseArg = conf, leaseArg(cmp.Or(conf.lease, c.cfg.watchdogTimeout))
+	m.conf, m.leaseArg = conf, wire.LeaseArg(cmp.Or(conf.lease, c.cfg.watchdogTimeout))
 	if m.err == nil {
 		m.err = err
 	}
@@ -236,7 +237,7 @@ func (c *Client) Close() error {
 	var left []string
 	for _, g := range c.allGates() {
 		if g.abandon() {
-			left = append(left, g.keys.name)
+			left = append(left, g.keys.Name)
 		}
 	}
 	close(c.stopping)
@@ -254,7 +255,7 @@ func (c *Client) Close() error {
 
 // moved follows a change of the primary.
 func (c *Client) moved() {
-	c.strings.ways.forget()
+	c.strings.Ways.Forget()
 	c.dog.moved()
 	c.ghosts.again(func(*released) bool { return true })
 	c.subs.relocate()
@@ -274,18 +275,18 @@ func (c *Client) await(most time.Duration) {
 
 // gate returns the gate of a lock, referenced for the caller, who must release
 // it.
-func (c *Client) gate(keys *lockKeys) (*gate, error) {
+func (c *Client) gate(keys *wire.Keys) (*gate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed.Load() {
 		return nil, ErrClosed
 	}
-	gates := c.gates[keys.kind.traits().form]
-	g := gates[keys.key]
+	gates := c.gates[keys.Kind.Traits().Form]
+	g := gates[keys.Key]
 	if g == nil {
 		c.sweepLocked()
 		g = &gate{c: c, keys: keys}
-		gates[keys.key] = g
+		gates[keys.Key] = g
 	}
 	g.ref() // it cannot be dead: gates die under mu, and leave the map
 	return g, nil
@@ -294,7 +295,7 @@ func (c *Client) gate(keys *lockKeys) (*gate, error) {
 // sweepLocked forgets the gates that nobody refers to, when there are many. A
 // few are kept: most locks are taken again.
 func (c *Client) sweepLocked() {
-	if len(c.gates[formHash])+len(c.gates[formString]) < c.sweepAt {
+	if len(c.gates[wire.FormHash])+len(c.gates[wire.FormString]) < c.sweepAt {
 		return
 	}
 	left := 0
@@ -326,7 +327,7 @@ func (c *Client) checkIdle() {
 func (c *Client) allGates() []*gate {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := make([]*gate, 0, len(c.gates[formHash])+len(c.gates[formString]))
+	all := make([]*gate, 0, len(c.gates[wire.FormHash])+len(c.gates[wire.FormString]))
 	for _, gates := range c.gates {
 		for _, g := range gates {
 			all = append(all, g)
@@ -358,7 +359,7 @@ func (c *Client) spawnTeller(f func()) { go f() }
 
 // newOwner is an owner that nobody else can be, not even a process cloned from
 // this one's memory: its number is drawn from crypto/rand for every attempt.
-func (c *Client) newOwner() owner {
+func (c *Client) newOwner() wire.Owner {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails: crypto/rand ends the process first
 	text := make([]byte, 0, 64)

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // inBubble runs f on virtual time with an empty server.
@@ -56,7 +57,7 @@ func newTestMutex(c *Client, name string, opts ...LockOption) *Mutex {
 	case "mutex":
 		return c.NewMutex(name, opts...)
 	case "fenced":
-		return c.newMutex(fencedKind{}, name, opts)
+		return c.newMutex(wire.FencedKind{}, name, opts)
 	case "setnx":
 		return c.newMutex(c.strings, name, opts)
 	default:
@@ -68,11 +69,11 @@ func newTestMutex(c *Client, name string, opts ...LockOption) *Mutex {
 func sourcesOfTest() []string {
 	switch kindOfTest() {
 	case "fenced":
-		return []string{acquireFencedSource, renewSource, releaseSource, infoSource, relayFencedScript.Source}
+		return []string{wire.AcquireFencedSource, wire.RenewSource, wire.ReleaseSource, wire.InfoSource, wire.RelayFencedScript.Source}
 	case "setnx":
-		return []string{acquireStringSource, renewStringSource, releaseStringSource}
+		return []string{wire.AcquireStringSource, wire.RenewStringSource, wire.ReleaseStringSource}
 	}
-	return []string{acquireSource, renewSource, releaseSource, infoSource, relayScript.Source}
+	return []string{wire.AcquireSource, wire.RenewSource, wire.ReleaseSource, wire.InfoSource, wire.RelayScript.Source}
 }
 
 // channelOfTest is where releases of the lock are published.
@@ -106,7 +107,7 @@ func runsOfTest(script int, plain redistest.Match) redistest.Match {
 }
 
 // ownerIn is the owner of the client that a command names.
-func ownerIn(cmd redistest.Command, c *Client) owner {
+func ownerIn(cmd redistest.Command, c *Client) wire.Owner {
 	for _, arg := range cmd.Args {
 		if strings.HasPrefix(arg, c.ID()+":") {
 			return arg
@@ -123,11 +124,11 @@ func withoutCounters(keys []string) []string {
 // knowServer makes c know whether its one server needs scripts for the string
 // form, which it would find out with its first locks.
 func knowServer(c *Client, scripts bool) *Client {
-	mode := modePlain
+	mode := wire.ModePlain
 	if scripts {
-		mode = modeScript
+		mode = wire.ModeScript
 	}
-	c.strings.ways.learn(&lockKeys{}, mode)
+	c.strings.Ways.Learn(&wire.Keys{}, mode)
 	return c
 }
 
@@ -215,8 +216,8 @@ func eventually(t testing.TB, within time.Duration, what string, ok func() bool)
 
 // knowRights has a client take the rights of its user for granted.
 func knowRights(c *Client) {
-	for _, k := range []kind{hashKind{}, fencedKind{}, c.strings} {
-		c.rights.learn(k)
+	for _, k := range []wire.Kind{wire.HashKind{}, wire.FencedKind{}, c.strings} {
+		c.rights.Learn(k)
 	}
 }
 

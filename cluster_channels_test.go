@@ -49,12 +49,12 @@ func (b clusterBench) heardBy(m *Mutex, sharded bool) int {
 	b.Helper()
 	command, nodes := "NUMSUB", b.Nodes()
 	if sharded {
-		command, nodes = "SHARDNUMSUB", []*redistest.Server{b.Owner(m.keys.slot)}
+		command, nodes = "SHARDNUMSUB", []*redistest.Server{b.Owner(m.keys.Slot)}
 	}
 	n := 0
 	for _, s := range nodes {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		reply, err := s.Client().Do(ctx, "PUBSUB", command, m.keys.channel).Slice()
+		reply, err := s.Client().Do(ctx, "PUBSUB", command, m.keys.Channel).Slice()
 		cancel()
 		if err != nil {
 			continue // it is dead
@@ -212,10 +212,10 @@ func TestSlotThatMovesUnderWaitersIsFollowed(t *testing.T) {
 				held := mustLock(t, from)
 				entered := lockSoon(to)
 				b.subscribed(t, to, mode)
-				owner, primaries := b.Owner(to.keys.slot), b.Primaries()
+				owner, primaries := b.Owner(to.keys.Slot), b.Primaries()
 				next := primaries[(slices.Index(primaries, owner)+1)%len(primaries)]
 				before := hintsOf(t, to)
-				b.MoveSlot(to.keys.slot, next)
+				b.MoveSlot(to.keys.Slot, next)
 				moved := time.Now()
 				b.subscribed(t, to, mode)
 				if mode != ChannelsClassic {
@@ -246,29 +246,29 @@ func TestSubscriptionRefusedByAWrongNodeCostsTheOthersThereNothing(t *testing.T)
 		var right atomic.Bool
 		// go-redis knows an old owner of the slot, where another lock is heard.
 		var other *Mutex
-		owner := b.Owner(to.keys.slot)
+		owner := b.Owner(to.keys.Slot)
 		for i := 0; other == nil; i++ {
-			if m := y.NewMutex(fmt.Sprint("other", i)); b.Owner(m.keys.slot) != owner {
+			if m := y.NewMutex(fmt.Sprint("other", i)); b.Owner(m.keys.Slot) != owner {
 				other = m
 			}
 		}
 		y.runner.Home = func(ctx context.Context, channel string) (transport.Node, error) {
-			if channel == to.keys.channel && !right.Load() {
-				channel = other.keys.channel
+			if channel == to.keys.Channel && !right.Load() {
+				channel = other.keys.Channel
 			}
 			return home(ctx, channel)
 		}
-		first, second := mustLock(t, x.NewMutex(other.keys.name)), mustLock(t, from)
+		first, second := mustLock(t, x.NewMutex(other.keys.Name)), mustLock(t, from)
 		entered := lockSoon(other)
 		b.subscribed(t, other, ChannelsSharded)
 		refused := lockSoon(to)
 		eventually(t, 5*time.Second, "it was refused", func() bool {
 			y.subs.mu.Lock()
 			defer y.subs.mu.Unlock()
-			top := y.subs.topics[to.keys.channel]
+			top := y.subs.topics[to.keys.Channel]
 			return top != nil && top.pause > 0
 		})
-		if _, counted := y.subs.hears(other.keys.channel); counted != 1 {
+		if _, counted := y.subs.hears(other.keys.Channel); counted != 1 {
 			t.Error("the other lock is not heard any more")
 		}
 		right.Store(true)
@@ -296,7 +296,7 @@ func TestSubscriptionThatTheServerEndedIsMadeAgain(t *testing.T) {
 		x, y := b.client(t), b.client(t)
 		from, to := x.NewMutex("ended"), y.NewMutex("ended")
 		// The slot comes back before go-redis sees that it was away.
-		stays, err := y.runner.Home(t.Context(), to.keys.channel)
+		stays, err := y.runner.Home(t.Context(), to.keys.Channel)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -304,9 +304,9 @@ func TestSubscriptionThatTheServerEndedIsMadeAgain(t *testing.T) {
 		held := mustLock(t, from)
 		entered := lockSoon(to)
 		b.subscribed(t, to, ChannelsSharded)
-		owner, primaries := b.Owner(to.keys.slot), b.Primaries()
-		b.MoveSlot(to.keys.slot, primaries[(slices.Index(primaries, owner)+1)%len(primaries)])
-		b.MoveSlot(to.keys.slot, owner)
+		owner, primaries := b.Owner(to.keys.Slot), b.Primaries()
+		b.MoveSlot(to.keys.Slot, primaries[(slices.Index(primaries, owner)+1)%len(primaries)])
+		b.MoveSlot(to.keys.Slot, owner)
 		b.subscribed(t, to, ChannelsSharded)
 		mustUnlock(t, held)
 		released := time.Now()
@@ -332,12 +332,12 @@ func TestWaitersWakeByMessageAgainAfterAPrimaryWasKilled(t *testing.T) {
 			x := b.client(t, WithChannels(mode), WithMaxPollInterval(poll))
 			y := b.client(t, WithChannels(mode), WithMaxPollInterval(poll))
 			from, to, alone := x.NewMutex(fmt.Sprintf("{k}:%v", mode)), y.NewMutex(fmt.Sprintf("{k}:%v", mode)), y.NewMutex(fmt.Sprintf("{k}:%v:alone", mode))
-			primary := b.Owner(to.keys.slot)
+			primary := b.Owner(to.keys.Slot)
 			// Somebody who dies with the primary, and tells nobody.
-			if _, err := primary.Do("HSET", alone.keys.key, stranger, 1); err != nil {
+			if _, err := primary.Do("HSET", alone.keys.Key, stranger, 1); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := primary.Do("PEXPIRE", alone.keys.key, 2000); err != nil {
+			if _, err := primary.Do("PEXPIRE", alone.keys.Key, 2000); err != nil {
 				t.Fatal(err)
 			}
 			held := mustLock(t, from)
@@ -382,7 +382,7 @@ func TestWaitersWakeByMessageAgainAfterAPrimaryWasKilled(t *testing.T) {
 			primary.Restart()
 			b.AwaitAgreement()
 			eventually(t, 20*time.Second, "the primary is a replica with its data", func() bool {
-				return b.follows(primary, b.Owner(to.keys.slot))
+				return b.follows(primary, b.Owner(to.keys.Slot))
 			})
 		}
 	})

@@ -17,7 +17,7 @@ func TestUncontendedLockOnAClusterSendsTwoCommandsInEachMode(t *testing.T) {
 				for range 2 { // connects, learns what the server knows, and loads the scripts
 					mustUnlock(t, mustLock(t, m))
 				}
-				owner := b.Owner(m.keys.slot)
+				owner := b.Owner(m.keys.Slot)
 				stop := owner.Monitor()
 				for range pairs {
 					mustUnlock(t, mustLock(t, m))
@@ -26,12 +26,12 @@ func TestUncontendedLockOnAClusterSendsTwoCommandsInEachMode(t *testing.T) {
 				for _, line := range stop() {
 					line = strings.ToLower(line)
 					switch {
-					case strings.Contains(line, `publish" "`) && strings.Contains(line, m.keys.channel):
+					case strings.Contains(line, `publish" "`) && strings.Contains(line, m.keys.Channel):
 						told[strings.Fields(strings.SplitN(line, "]", 2)[1])[0]]++
 					case strings.Contains(line, `subscribe"`):
 						t.Errorf("%v, %s: %s", mode, kind, line)
 					}
-					if !strings.Contains(line, " lua]") && strings.Contains(line, m.keys.key) && !strings.Contains(line, "publish") {
+					if !strings.Contains(line, " lua]") && strings.Contains(line, m.keys.Key) && !strings.Contains(line, "publish") {
 						sent++
 					}
 				}

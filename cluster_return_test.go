@@ -16,44 +16,44 @@ func TestAChannelThatComesBackToItsConnectionIsHeard(t *testing.T) {
 	b := clusterBench{t, redistest.StartCluster(t, redistest.On(redistest.Redis70))}
 	x, y := b.client(t, WithChannels(ChannelsClassic)), b.client(t, WithChannels(ChannelsBoth))
 	from, to := x.NewMutex("back"), y.NewMutex("back")
-	owner := b.Owner(to.keys.slot)
+	owner := b.Owner(to.keys.Slot)
 	var near, far *Mutex // at the same node, and elsewhere
 	for i := 0; near == nil || far == nil; i++ {
 		m := y.NewMutex(fmt.Sprint("other", i))
-		if b.Owner(m.keys.slot) == owner {
+		if b.Owner(m.keys.Slot) == owner {
 			near = m
 		} else {
 			far = m
 		}
 	}
 	home := y.runner.Home
-	at, err := home(t.Context(), to.keys.channel)
+	at, err := home(t.Context(), to.keys.Channel)
 	if err != nil {
 		t.Fatal(err)
 	}
-	away, err := home(t.Context(), far.keys.channel)
+	away, err := home(t.Context(), far.keys.Channel)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var calls atomic.Int32
 	blocked, release := make(chan struct{}), make(chan struct{})
 	y.runner.Home = func(ctx context.Context, channel string) (transport.Node, error) {
-		if channel == near.keys.channel && calls.Add(1) == 2 {
+		if channel == near.keys.Channel && calls.Add(1) == 2 {
 			close(blocked) // the ear is about to subscribe it: busy, as when it dials
 			<-release
 		}
 		return home(ctx, channel)
 	}
-	held, other := mustLock(t, from), mustLock(t, x.NewMutex(near.keys.name))
+	held, other := mustLock(t, from), mustLock(t, x.NewMutex(near.keys.Name))
 	entered := lockSoon(to)
 	b.subscribed(t, to, ChannelsBoth)
 	second := lockSoon(near)
 	<-blocked
-	y.subs.assign(to.keys.channel, away) // go-redis heard of a move,
-	y.subs.assign(to.keys.channel, at)   // and from an older node of none
+	y.subs.assign(to.keys.Channel, away) // go-redis heard of a move,
+	y.subs.assign(to.keys.Channel, at)   // and from an older node of none
 	close(release)
 	eventually(t, 5*time.Second, "both are subscribed, as it believes", func() bool {
-		echoes, _ := y.subs.hears(to.keys.channel)
+		echoes, _ := y.subs.hears(to.keys.Channel)
 		return echoes == 2
 	})
 	<-time.After(time.Second) // what was asked for is done by now
@@ -78,22 +78,22 @@ func TestClassicMessagesAreHeardElsewhereWhenTheirNodeHasNoSlotOfOurs(t *testing
 	b := clusterBench{t, redistest.StartCluster(t, redistest.On(redistest.Redis70))}
 	x, y := b.client(t, WithChannels(ChannelsClassic)), b.client(t, WithChannels(ChannelsClassic))
 	from, to := x.NewMutex("left"), y.NewMutex("left")
-	owner := b.Owner(to.keys.slot)
+	owner := b.Owner(to.keys.Slot)
 	var far *Mutex // its slot is at another node
-	for i := 0; far == nil || b.Owner(far.keys.slot) == owner; i++ {
+	for i := 0; far == nil || b.Owner(far.keys.Slot) == owner; i++ {
 		far = y.NewMutex(fmt.Sprint("other", i))
 	}
 	home := y.runner.Home
 	var moved atomic.Bool
 	y.runner.Home = func(ctx context.Context, channel string) (transport.Node, error) {
 		if moved.Load() {
-			channel = far.keys.channel
+			channel = far.keys.Channel
 		}
 		return home(ctx, channel)
 	}
 	listens := func(s *redistest.Server) bool {
-		n, err := s.Client().PubSubNumSub(context.Background(), to.keys.channel).Result()
-		return err == nil && n[to.keys.channel] == 1
+		n, err := s.Client().PubSubNumSub(context.Background(), to.keys.Channel).Result()
+		return err == nil && n[to.keys.Channel] == 1
 	}
 	held := mustLock(t, from)
 	entered := lockSoon(to)
@@ -102,7 +102,7 @@ func TestClassicMessagesAreHeardElsewhereWhenTheirNodeHasNoSlotOfOurs(t *testing
 		t.Error("it does not listen at the node that has the slot")
 	}
 	moved.Store(true) // as go-redis says when the old node has left the cluster: that one answers pings all the same
-	eventually(t, 10*time.Second, "it listens at the other node", func() bool { return listens(b.Owner(far.keys.slot)) })
+	eventually(t, 10*time.Second, "it listens at the other node", func() bool { return listens(b.Owner(far.keys.Slot)) })
 	eventually(t, 10*time.Second, "and only there", func() bool { return !listens(owner) })
 	mustUnlock(t, held)
 	mustUnlock(t, (<-entered).lease)
@@ -151,8 +151,8 @@ func TestANodeThatSaysClusterdownIsNotAskedForTenSeconds(t *testing.T) {
 	c := b.client(t)
 	m := c.NewMutex("down")
 	mustUnlock(t, mustLock(t, m))
-	gone := b.Owner(m.keys.slot)
-	b.takeOut(gone, m.keys.slot)
+	gone := b.Owner(m.keys.Slot)
+	b.takeOut(gone, m.keys.Slot)
 	mustUnlock(t, mustLock(t, b.client(t).NewMutex("down"))) // whoever comes anew is served
 	start := time.Now()
 	l, err := m.TryLock(context.Background(), 12*time.Second)

@@ -65,7 +65,7 @@ func (c contractOf) tries(t *testing.T, ctx context.Context, m *Mutex, wait time
 		l, err := m.TryLock(ctx, wait)
 		result <- started{l, err, time.Now()}
 	}()
-	channel := m.keys.channel
+	channel := m.keys.Channel
 	eventually(t, 5*time.Second, "a subscription to "+channel, func() bool {
 		n, err := c.s.Client().PubSubNumSub(context.Background(), channel).Result()
 		return err == nil && n[channel] == 1

@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // lockOfKind takes a lock of one kind.
@@ -79,10 +80,10 @@ func TestExtendToLessThanWhatRemainsIsNilAndSendsNothing(t *testing.T) {
 
 func TestAnExtensionWhoseReplyIsLostExtendsNoTrust(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
-		c, wire := virtualWired(t, v)
+		c, w := virtualWired(t, v)
 		l := mustLock(t, c.NewMutex("k"), WithLeaseTime(2*time.Second))
 		ends, start := l.ExpiresAt(), time.Now()
-		rule := wire.On(redistest.Runs(renewSource), redistest.DropReply).Times(0)
+		rule := w.On(redistest.Runs(wire.RenewSource), redistest.DropReply).Times(0)
 		err := l.Extend(context.Background(), time.Minute)
 		if !IsUnavailable(err) || errors.Is(err, ErrLost) {
 			t.Errorf("Extend: %v, want the network's error", err)
@@ -94,7 +95,7 @@ func TestAnExtensionWhoseReplyIsLostExtendsNoTrust(t *testing.T) {
 		if err := l.Err(); !errors.Is(err, ErrLost) {
 			t.Errorf("at the old end: %v", err)
 		}
-		wire.Clear()
+		w.Clear()
 		if err := l.Extend(context.Background(), time.Minute); !errors.Is(err, ErrLost) {
 			t.Errorf("Extend after the end: %v", err)
 		}
@@ -103,9 +104,9 @@ func TestAnExtensionWhoseReplyIsLostExtendsNoTrust(t *testing.T) {
 
 func TestAnExtensionConfirmedAfterTheEndRevivesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
-		c, wire := virtualWired(t, v)
+		c, w := virtualWired(t, v)
 		l := mustLock(t, c.NewMutex("k"), WithLeaseTime(500*time.Millisecond))
-		wire.On(redistest.Runs(renewSource), redistest.DelayReply(600*time.Millisecond))
+		w.On(redistest.Runs(wire.RenewSource), redistest.DelayReply(600*time.Millisecond))
 		if err := l.Extend(context.Background(), time.Minute); !errors.Is(err, ErrLost) || l.Err() == nil {
 			t.Errorf("Extend: %v, then %v, want it lost", err, l.Err())
 		}

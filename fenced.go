@@ -4,6 +4,8 @@ import (
 	"context"
 	"runtime"
 	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // FencedMutex is a Mutex whose leases carry a fencing token: a number that is
@@ -21,7 +23,7 @@ type FencedMutex struct{ m *Mutex }
 // NewFencedMutex returns the fenced lock called name. Names and options are as
 // for NewMutex; see also WithTokenTTL.
 func (c *Client) NewFencedMutex(name string, opts ...LockOption) *FencedMutex {
-	return &FencedMutex{c.newMutex(fencedKind{}, name, opts)}
+	return &FencedMutex{c.newMutex(wire.FencedKind{}, name, opts)}
 }
 
 // Name is the lock's name as given to NewFencedMutex.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // mustFence takes the fenced lock or ends the test.
@@ -92,7 +93,7 @@ func TestALeaseTimeOfAFencedLockIsHonoured(t *testing.T) {
 		if err := first.Err(); !errors.Is(err, ErrLost) || second.Token() <= first.Token() {
 			t.Errorf("first lease: %v; tokens %d, then %d", err, first.Token(), second.Token())
 		}
-		if n := v.CountIf(redistest.Runs(renewSource)); n != 0 {
+		if n := v.CountIf(redistest.Runs(wire.RenewSource)); n != 0 {
 			t.Errorf("it was renewed %d times", n)
 		}
 	})
@@ -331,7 +332,7 @@ func TestEachPassHasATokenOfItsOwnBelowTheNextGrants(t *testing.T) {
 			last = token
 		}
 		// One grant for all of them, one for the other client.
-		if n := v.CountIf(redistest.Runs(acquireFencedSource)); len(tokens) != waiters || n > 3 {
+		if n := v.CountIf(redistest.Runs(wire.AcquireFencedSource)); len(tokens) != waiters || n > 3 {
 			t.Errorf("%d sections, %d runs of the acquire script", len(tokens), n)
 		}
 	})

@@ -225,8 +225,8 @@ func TestS24_LosersOfARaceGoOnWaiting(t *testing.T) {
 			s.awaitQueue(m, each)
 		}
 		eventually(t, 5*time.Second, "all clients are subscribed", func() bool {
-			n, err := s.probe.PubSubNumSub(t.Context(), holder.keys.channel).Result()
-			return err == nil && n[holder.keys.channel] >= clients
+			n, err := s.probe.PubSubNumSub(t.Context(), holder.keys.Channel).Result()
+			return err == nil && n[holder.keys.Channel] >= clients
 		})
 		mustUnlock(t, held) // every client sees the lock free at once
 		wg.Wait()

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // sceneHandOver is how long after a release the next waiter may take to be in.
@@ -85,7 +86,7 @@ func (s *scene) keys() []string {
 // ttl is what Redis keeps the lock for; negative when there is no key.
 func (s *scene) ttl(m *Mutex) time.Duration {
 	s.t.Helper()
-	ttl, err := s.probe.PTTL(context.Background(), m.keys.key).Result()
+	ttl, err := s.probe.PTTL(context.Background(), m.keys.Key).Result()
 	if err != nil {
 		s.t.Fatalf("PTTL: %v", err)
 	}
@@ -96,13 +97,13 @@ func (s *scene) ttl(m *Mutex) time.Duration {
 func (s *scene) owner(m *Mutex) string {
 	s.t.Helper()
 	if kindOfTest() == "setnx" {
-		owner, err := s.probe.Get(context.Background(), m.keys.key).Result()
+		owner, err := s.probe.Get(context.Background(), m.keys.Key).Result()
 		if err != nil && !errors.Is(err, redis.Nil) {
 			s.t.Fatalf("GET: %v", err)
 		}
 		return owner
 	}
-	fields, err := s.probe.HKeys(context.Background(), m.keys.key).Result()
+	fields, err := s.probe.HKeys(context.Background(), m.keys.Key).Result()
 	if err != nil {
 		s.t.Fatalf("HKEYS: %v", err)
 	}
@@ -123,10 +124,10 @@ func (s *scene) channels() []string {
 func (s *scene) force(m *Mutex) {
 	s.t.Helper()
 	ctx := context.Background()
-	if n, err := s.probe.Del(ctx, m.keys.key).Result(); err != nil || n != 1 {
+	if n, err := s.probe.Del(ctx, m.keys.Key).Result(); err != nil || n != 1 {
 		s.t.Fatalf("DEL: %d, %v", n, err)
 	}
-	if err := s.probe.Publish(ctx, m.keys.channel, releasePayload).Err(); err != nil {
+	if err := s.probe.Publish(ctx, m.keys.Channel, wire.ReleasePayload).Err(); err != nil {
 		s.t.Fatalf("PUBLISH: %v", err)
 	}
 }
@@ -204,7 +205,7 @@ func (s *scene) end() {
 // gateOf is the lock's gate in this client, nil when it has none yet.
 func gateOf(m *Mutex) *gate {
 	for _, g := range m.c.allGates() {
-		if g.keys.key == m.keys.key && g.keys.channel == m.keys.channel {
+		if g.keys.Key == m.keys.Key && g.keys.Channel == m.keys.Channel {
 			return g
 		}
 	}

@@ -204,7 +204,7 @@ func (s *storm) collect(c *Client) {
 	for _, list := range c.orphans.byKey {
 		for _, o := range list {
 			if !o.known {
-				s.orphans[o.owned.owner.(string)] = true
+				s.orphans[o.owned.Owner.(string)] = true
 			}
 		}
 	}

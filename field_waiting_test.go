@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 func TestS10_EndedWaitNamesItsCause(t *testing.T) {
@@ -204,7 +205,7 @@ func TestS14_WaitersOfAnIdleHolderAreQuiet(t *testing.T) {
 		// its subscription for a sign of life each second.
 		polls, pings, asks, most := v.CountIf(acquires()), v.Count("PING"), 0, 4
 		if kindOfTest() == "setnx" { // it polls for strangers who say nothing, and asks for the TTL each time
-			asks, most = v.Count("PTTL"), int(idle/foreignPoll)
+			asks, most = v.Count("PTTL"), int(idle/wire.ForeignPoll)
 		}
 		if polls == 0 || polls > most || asks > polls || pings > 2*int(idle/pingPace) || len(v.Commands()) != polls+pings+asks {
 			t.Errorf("%d commands in %v, of them %d tries and %d pings", len(v.Commands()), idle, polls, pings)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // This file is what takes a lock away, or lets it be kept for longer.
@@ -53,15 +54,15 @@ func (g *gate) extendHold(ctx context.Context, l *Lease, d time.Duration) error 
 		return nil
 	}
 	k := b.owned()
-	k.lease, k.longer = d, true
-	verdicts, res := b.kind().renew(g.c.runner.On(ctx, transport.AttemptTimeout, ctx.Done()), []ownedKey{k})
+	k.Lease, k.Longer = d, true
+	verdicts, res := b.kind().Renew(g.c.runner.On(ctx, transport.AttemptTimeout, ctx.Done()), []wire.Owned{k})
 	switch {
 	case res.Fate != transport.Replied:
 		if err := ctxError(ctx); err != nil {
 			res.Err = err
 		}
 		return h.wrap("extend", res.Err)
-	case verdicts[0] == unseen:
+	case verdicts[0] == wire.Unseen:
 		return h.wrap("extend", transport.Unavailable(errUnseen))
 	}
 	if g.c.runner.Voids(&res) {
@@ -92,7 +93,7 @@ func (g *gate) extendHold(ctx context.Context, l *Lease, d time.Duration) error 
 //  2. The release names the owner that was read. However often it is sent, it
 //     can only remove that one. An answer that it was gone is as good: it had
 //     been there, and is no longer.
-func (g *gate) force(ctx context.Context, k kind, keys *lockKeys, owner owner) error {
+func (g *gate) force(ctx context.Context, k wire.Kind, keys *wire.Keys, owner wire.Owner) error {
 	g.mu.Lock()
 	var endings []ending
 	switch b := g.held; {
@@ -104,10 +105,10 @@ func (g *gate) force(ctx context.Context, k kind, keys *lockKeys, owner owner) e
 	g.mu.Unlock()
 	tellAll(endings)
 	deadline := g.c.clock.Now() + g.c.cfg.unlockTimeout
-	o := ownedKey{keys: keys, owner: owner}
+	o := wire.Owned{Keys: keys, Owner: owner}
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
 		left := max(deadline-g.c.clock.Now(), time.Millisecond)
-		_, res := k.release(g.c.runner.On(ctx, left, ctx.Done()), []ownedKey{o})
+		_, res := k.Release(g.c.runner.On(ctx, left, ctx.Done()), []wire.Owned{o})
 		if res.Fate == transport.Replied {
 			return nil
 		}

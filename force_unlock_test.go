@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // forcedKind is a lock of one kind by its name.
@@ -85,7 +86,7 @@ func TestForceUnlockEndsALocalHolderBeforeTheLockIsFree(t *testing.T) {
 
 // releasesOfAnyKind matches what releases a lock of any kind.
 func releasesOfAnyKind(c redistest.Command) bool {
-	return redistest.Runs(releaseSource)(c) || redistest.Runs(releaseStringSource)(c) || redistest.Is("DELEX")(c)
+	return redistest.Runs(wire.ReleaseSource)(c) || redistest.Runs(wire.ReleaseStringSource)(c) || redistest.Is("DELEX")(c)
 }
 
 func TestAHolderElsewhereLearnsOfForceUnlockAtItsNextContact(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 const (
@@ -41,7 +43,7 @@ const (
 type gate struct {
 	// immutable
 	c    *Client
-	keys *lockKeys
+	keys *wire.Keys
 
 	mu sync.Mutex
 	// guarded by mu
@@ -99,7 +101,7 @@ func (g *gate) unref() {
 // attempt is one try to acquire.
 type attempt struct {
 	n      int
-	owner  owner
+	owner  wire.Owner
 	want   want
 	sentAt time.Duration
 
@@ -107,14 +109,14 @@ type attempt struct {
 	doubted bool // a message came meanwhile: verify what it gets
 	forced  bool // its owner was taken away meanwhile: do not believe it
 
-	room [1]ownedKey // its driver's, for what it names
+	room [1]wire.Owned // its driver's, for what it names
 }
 
 // owned is what a script needs to act for the attempt.
-func (a *attempt) owned() ownedKey {
-	return ownedKey{
-		keys: a.want.keys, owner: a.owner, lease: a.want.lease, leaseArg: a.want.leaseArg,
-		tokenTTL: a.want.tokenTTL, reserve: a.reserve,
+func (a *attempt) owned() wire.Owned {
+	return wire.Owned{
+		Keys: a.want.keys, Owner: a.owner, Lease: a.want.lease, LeaseArg: a.want.leaseArg,
+		TokenTTL: a.want.tokenTTL, Reserve: a.reserve,
 	}
 }
 
@@ -128,8 +130,8 @@ type answer struct {
 
 // want is what a waiter asks for.
 type want struct {
-	kind     kind
-	keys     *lockKeys // with the caller's name for the lock, and its token counter
+	kind     wire.Kind
+	keys     *wire.Keys // with the caller's name for the lock, and its token counter
 	watchdog bool
 	lease    time.Duration // the TTL to take
 	leaseArg any           // the same, boxed once
@@ -220,12 +222,12 @@ func (g *gate) try() (pause time.Duration, again bool) {
 		return 0, false
 	}
 	a.room[0] = a.owned()
-	a.room[0].first = !g.c.rights.known(a.want.kind)
+	a.room[0].First = !g.c.rights.Known(a.want.kind)
 	do := g.c.runner.Here(w.ctx)
 	do.Whose = g
-	got, res := a.want.kind.acquire(do, &a.room[0], before)
-	if a.room[0].first && got.taken {
-		g.c.rights.learn(a.want.kind)
+	got, res := a.want.kind.Acquire(do, &a.room[0], before)
+	if a.room[0].First && got.Taken {
+		g.c.rights.Learn(a.want.kind)
 	}
 	g.mu.Lock()
 	pause, again = g.settleLocked(w, a, got, res)
@@ -240,7 +242,7 @@ func (g *gate) haunted() bool {
 	g.mu.Lock()
 	refused := g.lastHeld == g.attempts && g.attempts > 0
 	g.mu.Unlock()
-	return refused && g.c.ghosts.suspects(g.keys.key) && g.c.ghosts.exorcise(g.keys.kind, g.keys)
+	return refused && g.c.ghosts.suspects(g.keys.Key) && g.c.ghosts.exorcise(g.keys.Kind, g.keys)
 }
 
 // Wanted reports whether anybody still waits for an attempt.
@@ -265,7 +267,7 @@ func (c *Client) reuseAttempt(a *attempt) {
 }
 
 // begin starts an attempt for the first waiter, or ends the driver.
-func (g *gate) begin() (w *waiter, a *attempt, before []owner, ok bool) {
+func (g *gate) begin() (w *waiter, a *attempt, before []wire.Owner, ok bool) {
 	a = g.c.newAttempt()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -280,7 +282,7 @@ func (g *gate) begin() (w *waiter, a *attempt, before []owner, ok bool) {
 
 // beginLocked makes a the attempt under way, for w, and returns the owners that it is
 // to take over.
-func (g *gate) beginLocked(w *waiter, a *attempt) []owner {
+func (g *gate) beginLocked(w *waiter, a *attempt) []wire.Owner {
 	g.tried = g.hints
 	g.yielding.try()
 	g.attempts++
@@ -289,7 +291,7 @@ func (g *gate) beginLocked(w *waiter, a *attempt) []owner {
 		a.reserve = min(others*tokensEach, mostTokens)
 	}
 	g.attempt = a
-	return g.c.orphans.of(g.keys.key)
+	return g.c.orphans.of(g.keys.Key)
 }
 
 // sleep waits for a reason to try: a hint, somebody who needs an answer of its

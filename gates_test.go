@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // Gates count what speed is made of, so that they fail on any machine alike. A
@@ -168,7 +169,7 @@ func TestGateCommandsOfARenewalRound(t *testing.T) {
 		v.Reset()
 		time.Sleep(c.dog.interval() + c.dog.early())
 		synctest.Wait()
-		n, renewals := sent(v), v.CountIf(redistest.Runs(renewSource))
+		n, renewals := sent(v), v.CountIf(redistest.Runs(wire.RenewSource))
 		t.Logf("%d commands, %d of them renewals", n, renewals)
 		if n > gateCommandsPerRound {
 			t.Errorf("%d commands in a renewal round of %d locks, want at most %d", n, gateHeld, gateCommandsPerRound)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // mostRemembered bounds how many released owners a client remembers.
@@ -37,17 +38,17 @@ type ghosts struct {
 
 // released is one owner that was released.
 type released struct {
-	kind  kind
-	owned ownedKey
+	kind  wire.Kind
+	owned wire.Owned
 	at    *transport.Site // that released it
 	until time.Duration   // when its TTL would have ended
 	dials int64           // connections that had been made by then
 }
 
 // remember notes that o was released just now.
-func (s *ghosts) remember(k kind, o *ownedKey) {
+func (s *ghosts) remember(k wire.Kind, o *wire.Owned) {
 	now := s.r.Clock.Now()
-	r := released{k, *o, s.r.Site(o.keys.key), now + max(o.lease, s.least), s.r.Dials.Load()}
+	r := released{k, *o, s.r.Site(o.Keys.Key), now + max(o.Lease, s.least), s.r.Dials.Load()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.n > 0 && (s.list[s.head].until <= now || s.n == mostRemembered) {
@@ -104,7 +105,7 @@ func (s *ghosts) again(pick func(r *released) bool) {
 // moved releases again what has another server by now than the one that released it.
 func (s *ghosts) moved() {
 	s.again(func(r *released) bool {
-		at := s.r.Site(r.owned.keys.key)
+		at := s.r.Site(r.owned.Keys.Key)
 		moved := at != r.at
 		r.at = at
 		return moved
@@ -121,7 +122,7 @@ func (s *ghosts) suspects(key string) bool {
 		return false // as are all behind it
 	}
 	for i := range s.n {
-		if r := &s.list[(s.head+i)%len(s.list)]; r.dials != dials && r.until > now && r.owned.keys.key == key {
+		if r := &s.list[(s.head+i)%len(s.list)]; r.dials != dials && r.until > now && r.owned.Keys.Key == key {
 			r.dials, found = dials, true
 		}
 	}
@@ -130,13 +131,13 @@ func (s *ghosts) suspects(key string) bool {
 
 // exorcise asks who holds a lock that was refused to us, and releases a ghost. It reports
 // whether it found one.
-func (s *ghosts) exorcise(k kind, keys *lockKeys) (found bool) {
-	info, res := k.info(s.r.On(s.r.Root, transport.AttemptTimeout, nil), keys)
+func (s *ghosts) exorcise(k wire.Kind, keys *wire.Keys) (found bool) {
+	info, res := k.Info(s.r.On(s.r.Root, transport.AttemptTimeout, nil), keys)
 	if res.Fate != transport.Replied || !info.Held {
 		return false
 	}
 	s.again(func(r *released) bool {
-		is := r.owned.owner == owner(info.Owner) && r.owned.keys.key == keys.key
+		is := r.owned.Owner == wire.Owner(info.Owner) && r.owned.Keys.Key == keys.Key
 		found = found || is
 		return is
 	})

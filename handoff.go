@@ -3,6 +3,10 @@ package watchlock
 import "time"
 
 import (
+	"github.com/seed-8c25f305/watchlock/internal/wire"
+)
+
+import (
 	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
@@ -65,7 +69,7 @@ func (g *gate) passLocked(h *hold, now time.Duration) bool {
 // heardOfAll reports whether the node that runs the scripts counts all who listen, but
 // for those at its replicas.
 func (g *gate) heardOfAll() bool {
-	return g.keys.tell == nil || g.keys.tell == ChannelsSharded.String()
+	return g.keys.Tell == nil || g.keys.Tell == ChannelsSharded.String()
 }
 
 // relay is an attempt that an Unlock makes for the first waiter here, in the script
@@ -86,7 +90,7 @@ func (g *gate) heardOfAll() bool {
 type relay struct {
 	first  *waiter
 	a      *attempt
-	before []owner
+	before []wire.Owner
 }
 
 // relayLocked begins a relay of b's lock at the instant now, if the first waiter wants one
@@ -94,7 +98,7 @@ type relay struct {
 // on, there is none.
 func (g *gate) relayLocked(b *burst, now time.Duration) *relay {
 	w := g.queue.first
-	if w == nil || !b.kind().traits().relays || g.closed || b.doubted || g.c.cfg.localHandoff == 0 ||
+	if w == nil || !b.kind().Traits().Relays || g.closed || b.doubted || g.c.cfg.localHandoff == 0 ||
 		w.want.kind != b.kind() || g.yielding.foreign(now) || g.c.runner.Settling() || !g.heardOfAll() || g.relaying != 0 && now-g.relaying > relayMost {
 		g.relaying = 0
 		return nil
@@ -108,25 +112,25 @@ func (g *gate) relayLocked(b *burst, now time.Duration) *relay {
 }
 
 // relay makes the attempt in the place of b's release.
-func (g *gate) relay(do transport.Doer, b *burst, r *relay) (answers, transport.Result) {
-	_, own := g.c.subs.hears(g.keys.channel)
+func (g *gate) relay(do transport.Doer, b *burst, r *relay) (wire.Answers, transport.Result) {
+	_, own := g.c.subs.hears(g.keys.Channel)
 	leaving := b.owned()
 	do.Whose = transport.Anyway{} // it takes the lock
 	r.a.room[0] = r.a.owned()
-	got := b.kind().(relayer).relay(do, &leaving, &r.a.room[0], own, r.before)
-	if got.res.Fate == transport.Replied {
-		g.heard(got.released.mine(0), got.released.told(0))
+	got := b.kind().(wire.Relayer).Relay(do, &leaving, &r.a.room[0], own, r.before)
+	if got.Res.Fate == transport.Replied {
+		g.heard(got.Released.Mine(0), got.Released.Told(0))
 	}
 	g.mu.Lock()
-	if got.res.Fate == transport.Replied && got.tried {
-		if _, again := g.settleLocked(r.first, r.a, got.grant, got.res); again {
+	if got.Res.Fate == transport.Replied && got.Tried {
+		if _, again := g.settleLocked(r.first, r.a, got.Grant, got.Res); again {
 			g.stopDrivingLocked() // giveUp has somebody go on
 		}
 		if g.held != nil {
 			g.releasing = nil
 		}
 	} else {
-		if got.res.Fate.Unsure() || got.res.Astray {
+		if got.Res.Fate.Unsure() || got.Res.Astray {
 			g.c.orphans.add(r.a.want.kind, r.a.owned(), false)
 		}
 		g.attempt, g.relaying = nil, 0
@@ -134,5 +138,5 @@ func (g *gate) relay(do transport.Doer, b *burst, r *relay) (answers, transport.
 	}
 	g.mu.Unlock()
 	g.c.reuseAttempt(r.a)
-	return got.released, got.res
+	return got.Released, got.Res
 }

@@ -61,7 +61,7 @@ func (g *gate) subscribeLocked() {
 		return
 	}
 	g.joined = true
-	if g.c.subs.join(g.keys.channel, g.keys.slot, g) {
+	if g.c.subs.join(g.keys.Channel, g.keys.Slot, g) {
 		g.hints++
 	}
 }
@@ -69,6 +69,6 @@ func (g *gate) subscribeLocked() {
 func (g *gate) unsubscribeLocked() {
 	if g.joined {
 		g.joined = false
-		g.c.subs.leave(g.keys.channel, g)
+		g.c.subs.leave(g.keys.Channel, g)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // This file is what a gate does for the leases that stand on its burst.
@@ -120,7 +121,7 @@ func (g *gate) unlock(ctx context.Context, h *hold) error {
 			g.held, g.releasing, g.releaseAt = nil, b, now
 			g.tried = g.hints
 			g.yielding.sent()
-			if echoes := g.c.subs.expect(g.keys.channel, g); echoes > 0 {
+			if echoes := g.c.subs.expect(g.keys.Channel, g); echoes > 0 {
 				g.echoes = int8(echoes) //nolint:gosec // 2 at most
 				g.echoBy = now + echoWait
 			}
@@ -170,7 +171,7 @@ func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duratio
 		if left >= transport.MostOfAFlight {
 			do = g.c.runner.Here(ctx)
 		}
-		var got answers
+		var got wire.Answers
 		var res transport.Result
 		if r != nil {
 			got, res = g.relay(do, b, r)
@@ -183,7 +184,7 @@ func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duratio
 		}
 		switch res.Fate {
 		case transport.Replied:
-			if got.mine(0) || covered {
+			if got.Mine(0) || covered {
 				o := b.owned()
 				g.c.ghosts.remember(b.kind(), &o)
 				return nil
@@ -203,8 +204,8 @@ func (g *gate) releaseBurst(ctx context.Context, b *burst, deadline time.Duratio
 }
 
 // owned is what a script needs to act for the burst.
-func (b *burst) owned() ownedKey {
-	return ownedKey{keys: b.keys(), owner: b.owner, lease: b.lease}
+func (b *burst) owned() wire.Owned {
+	return wire.Owned{Keys: b.keys(), Owner: b.owner, Lease: b.lease}
 }
 
 // reenter makes one more lease on the burst of outer, which the caller's context
@@ -255,15 +256,15 @@ func (g *gate) reenter(ctx context.Context, outer *hold, w want, caller uintptr,
 // worth to look again: trust has moved, or there is still time to try.
 func (g *gate) extend(ctx context.Context, b *burst, lease, wait, start time.Duration, missed *misses) error {
 	k := b.owned()
-	k.lease, k.longer = lease, lease != g.c.cfg.watchdogTimeout
+	k.Lease, k.Longer = lease, lease != g.c.cfg.watchdogTimeout
 	left := wait - (g.c.clock.Now() - start)
 	timeout := transport.AttemptTimeout
 	if wait > 0 {
 		timeout = min(timeout, max(left, time.Millisecond))
 	}
-	verdicts, res := b.kind().renew(g.c.runner.On(ctx, timeout, ctx.Done()), []ownedKey{k})
+	verdicts, res := b.kind().Renew(g.c.runner.On(ctx, timeout, ctx.Done()), []wire.Owned{k})
 	switch {
-	case res.Fate == transport.Replied && verdicts[0] != unseen:
+	case res.Fate == transport.Replied && verdicts[0] != wire.Unseen:
 		g.judged(b, verdicts[0], res, lease)
 		*missed = 0
 		return nil
@@ -283,20 +284,20 @@ func (g *gate) extend(ctx context.Context, b *burst, lease, wait, start time.Dur
 }
 
 // judged applies Redis's answer about b, which was asked for at res.sentAt.
-func (g *gate) judged(b *burst, v verdict, res transport.Result, lease time.Duration) {
+func (g *gate) judged(b *burst, v wire.Verdict, res transport.Result, lease time.Duration) {
 	now := g.c.clock.Now()
 	g.mu.Lock()
 	endings := b.expireLocked(now) // an answer that comes after the end changes nothing
 	if !b.over && !g.c.runner.Voids(&res) {
 		switch v {
-		case kept:
+		case wire.Kept:
 			b.moved = false
 			b.failing, b.answered = false, max(b.answered, res.SentAt)
 			b.doubted = b.doubted && res.SentAt < b.doubtAt
 			if lease > 0 {
 				b.raise(res.SentAt + lease - bootclock.Margin(lease))
 			}
-		case notMine:
+		case wire.NotMine:
 			endings = append(endings, b.takenLocked("Redis no longer has it")...)
 		}
 	}
@@ -316,7 +317,7 @@ func (b *burst) closeLocked(h *hold, now time.Duration) ending {
 
 // wrap puts the lock's name and the operation around err.
 func (h *hold) wrap(op string, err error) error {
-	return &LockError{Op: op, Name: h.keys.name, Err: err}
+	return &LockError{Op: op, Name: h.keys.Name, Err: err}
 }
 
 // close ends all waiting with ErrClosed and tells the holders, who may still
@@ -364,7 +365,7 @@ func (g *gate) heldList() []HeldLock {
 	for h := g.held.holds; h != nil; h = h.next {
 		if h.live(now) {
 			list = append(list, HeldLock{
-				Name: h.keys.name, Kind: g.held.kind().String(), Caller: placeOf(h.caller),
+				Name: h.keys.Name, Kind: g.held.kind().String(), Caller: placeOf(h.caller),
 				Since: g.c.clock.Wall(h.since), ExpiresAt: g.c.clock.Wall(h.until()),
 			})
 		}
@@ -373,7 +374,7 @@ func (g *gate) heldList() []HeldLock {
 }
 
 // holdsOf tells how many leases stand on the owner, if it is the burst's.
-func (g *gate) holdsOf(owner owner) (int, bool) {
+func (g *gate) holdsOf(owner wire.Owner) (int, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if b := g.held; b != nil && b.owner == owner {
@@ -388,17 +389,17 @@ func (g *gate) holdsOf(owner owner) (int, bool) {
 
 // releaseOnce runs the release of b. A kind's argument lives on the heap, so it comes
 // from a pool: every uncontended Unlock passes here.
-func (g *gate) releaseOnce(do transport.Doer, b *burst) (answers, transport.Result) {
-	room, _ := g.c.rooms.Get().(*[1]ownedKey)
+func (g *gate) releaseOnce(do transport.Doer, b *burst) (wire.Answers, transport.Result) {
+	room, _ := g.c.rooms.Get().(*[1]wire.Owned)
 	if room == nil {
-		room = new([1]ownedKey)
+		room = new([1]wire.Owned)
 	}
 	room[0] = b.owned()
-	got, res := b.kind().release(do, room[:])
-	room[0] = ownedKey{}
+	got, res := b.kind().Release(do, room[:])
+	room[0] = wire.Owned{}
 	g.c.rooms.Put(room)
 	if res.Fate == transport.Replied {
-		g.heard(got.mine(0), got.told(0))
+		g.heard(got.Mine(0), got.Told(0))
 	}
 	return got, res
 }

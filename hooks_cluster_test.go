@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // oneNodeCluster is startCluster of a family.
@@ -81,7 +82,7 @@ func TestAHookOfAClustersClientSeesEachCommandOfALock(t *testing.T) {
 			if slices.Contains([]string{"EVAL", "EVALSHA", "DELEX"}, cmd.Name) {
 				saw += n
 			}
-			if redistest.Runs(renewSource)(cmd) || redistest.Runs(renewStringSource)(cmd) {
+			if redistest.Runs(wire.RenewSource)(cmd) || redistest.Runs(wire.RenewStringSource)(cmd) {
 				renewals += n
 			}
 		}

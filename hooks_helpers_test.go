@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // eachKind runs f as a subtest for each lock kind, as mutexOf names them.
@@ -40,9 +41,9 @@ func loadAllScripts(t testing.TB, v *redistest.Virtual) {
 	raw := v.Client()
 	defer raw.Close()
 	for _, source := range []string{
-		acquireSource, renewSource, releaseSource, infoSource, acquireFencedSource,
-		acquireStringSource, renewStringSource, releaseStringSource,
-		relayScript.Source, relayFencedScript.Source,
+		wire.AcquireSource, wire.RenewSource, wire.ReleaseSource, wire.InfoSource, wire.AcquireFencedSource,
+		wire.AcquireStringSource, wire.RenewStringSource, wire.ReleaseStringSource,
+		wire.RelayScript.Source, wire.RelayFencedScript.Source,
 	} {
 		if err := raw.ScriptLoad(context.Background(), source).Err(); err != nil {
 			t.Fatalf("SCRIPT LOAD: %v", err)

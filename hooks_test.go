@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // hookedClient is a client of a server that knows all scripts, behind a wire, whose
@@ -94,7 +95,7 @@ func TestAHookSeesRelays(t *testing.T) {
 					}
 					all.Wait()
 				}
-				relays := v.CountIf(redistest.Runs(relayScript.Source)) + v.CountIf(redistest.Runs(relayFencedScript.Source))
+				relays := v.CountIf(redistest.Runs(wire.RelayScript.Source)) + v.CountIf(redistest.Runs(wire.RelayFencedScript.Source))
 				if relays == 0 {
 					t.Error("there is no relay to see")
 				}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 func TestChannelIsNamedAsRedissonNamesIt(t *testing.T) {
@@ -20,8 +21,8 @@ func TestChannelIsNamedAsRedissonNamesIt(t *testing.T) {
 		"a{b}c{d}":      "redisson_lock__channel:a{b}c{d}",
 		"ключ \x00\r\n": "redisson_lock__channel:{ключ \x00\r\n}",
 	} {
-		k, err := newLockKeys(hashKind{}, name, nil)
-		if err != nil || k.name != name || k.key != name || k.channel != channel {
+		k, err := wire.NewKeys(wire.HashKind{}, name, nil)
+		if err != nil || k.Name != name || k.Key != name || k.Channel != channel {
 			t.Errorf("%q: %+v, %v, want channel %q", name, k, err, channel)
 		}
 	}
@@ -62,14 +63,14 @@ func TestBracesAreAcceptedOnlyWhereTheyKeepOneSlot(t *testing.T) {
 		"{}}":       empty,
 		"a{}b{c}}d": empty,
 	} {
-		k, err := newLockKeys(hashKind{}, name, nil)
+		k, err := wire.NewKeys(wire.HashKind{}, name, nil)
 		switch {
 		case reason == "" && err != nil:
 			t.Errorf("%q is refused: %v", name, err)
 		case reason != "" && (err == nil || !strings.Contains(err.Error(), reason)):
 			t.Errorf("%q: %v, want %q", name, err, reason)
-		case reason == "" && (transport.KeySlot(k.key) != transport.KeySlot(k.channel) || k.slot != transport.KeySlot(k.key)):
-			t.Errorf("%q: slot %d, key in %d, channel in %d", name, k.slot, transport.KeySlot(k.key), transport.KeySlot(k.channel))
+		case reason == "" && (transport.KeySlot(k.Key) != transport.KeySlot(k.Channel) || k.Slot != transport.KeySlot(k.Key)):
+			t.Errorf("%q: slot %d, key in %d, channel in %d", name, k.Slot, transport.KeySlot(k.Key), transport.KeySlot(k.Channel))
 		}
 	}
 }
@@ -77,14 +78,14 @@ func TestBracesAreAcceptedOnlyWhereTheyKeepOneSlot(t *testing.T) {
 func TestNamesHaveOneByteTo32KiB(t *testing.T) {
 	long := strings.Repeat("n", 32<<10)
 	for _, name := range []string{"n", long} {
-		if _, err := newLockKeys(hashKind{}, name, nil); err != nil {
+		if _, err := wire.NewKeys(wire.HashKind{}, name, nil); err != nil {
 			t.Errorf("%d bytes: %v", len(name), err)
 		}
 	}
-	if _, err := newLockKeys(hashKind{}, "", nil); err == nil || err.Error() != "name is empty" {
+	if _, err := wire.NewKeys(wire.HashKind{}, "", nil); err == nil || err.Error() != "name is empty" {
 		t.Errorf("no name: %v", err)
 	}
-	_, err := newLockKeys(hashKind{}, long+"n", nil)
+	_, err := wire.NewKeys(wire.HashKind{}, long+"n", nil)
 	if err == nil || err.Error() != "name has 32769 bytes, more than 32768" {
 		t.Errorf("a byte too many: %v", err)
 	}
@@ -100,8 +101,8 @@ func TestMappedNameIsCheckedAsTheNameIs(t *testing.T) {
 		"{}n":                         "empty hash tag",
 		"n}":                          "brace without its partner",
 	} {
-		k, err := newLockKeys(hashKind{}, "n", to(mapped))
-		if reason == "" && (err != nil || k.name != "n" || k.key != mapped || k.slot != transport.KeySlot(k.channel)) {
+		k, err := wire.NewKeys(wire.HashKind{}, "n", to(mapped))
+		if reason == "" && (err != nil || k.Name != "n" || k.Key != mapped || k.Slot != transport.KeySlot(k.Channel)) {
 			t.Errorf("mapped to %q: %+v, %v", mapped, k, err)
 		}
 		if reason != "" && (err == nil || !strings.Contains(err.Error(), reason) || len(err.Error()) > 500) {
@@ -109,10 +110,10 @@ func TestMappedNameIsCheckedAsTheNameIs(t *testing.T) {
 		}
 	}
 	// The map may make a name of one that is none by itself: what counts is the key.
-	if k, err := newLockKeys(hashKind{}, "a}b", strings.NewReplacer("}", "-").Replace); err != nil || k.key != "a-b" {
+	if k, err := wire.NewKeys(wire.HashKind{}, "a}b", strings.NewReplacer("}", "-").Replace); err != nil || k.Key != "a-b" {
 		t.Errorf("mapped to a good key: %+v, %v", k, err)
 	}
-	if _, err := newLockKeys(hashKind{}, "", to("n")); err == nil {
+	if _, err := wire.NewKeys(wire.HashKind{}, "", to("n")); err == nil {
 		t.Error("an empty name was mapped to a good one and accepted")
 	}
 }
@@ -231,7 +232,7 @@ func TestLockAndChannelShareASlotOverManyNames(t *testing.T) {
 	accepted, tagged, refused := 0, 0, 0
 	for range 100_000 {
 		name := randomKey(r)
-		k, err := newLockKeys(hashKind{}, name, nil)
+		k, err := wire.NewKeys(wire.HashKind{}, name, nil)
 		if err != nil {
 			refused++
 			continue
@@ -240,8 +241,8 @@ func TestLockAndChannelShareASlotOverManyNames(t *testing.T) {
 		if strings.Contains(name, "{") {
 			tagged++
 		}
-		if lock, channel := transport.KeySlot(k.key), transport.KeySlot(k.channel); lock != channel || lock != k.slot {
-			t.Fatalf("%q: lock in slot %d, channel in %d, kept as %d", name, lock, channel, k.slot)
+		if lock, channel := transport.KeySlot(k.Key), transport.KeySlot(k.Channel); lock != channel || lock != k.Slot {
+			t.Fatalf("%q: lock in slot %d, channel in %d, kept as %d", name, lock, channel, k.Slot)
 		}
 	}
 	if accepted < 20_000 || tagged < 5_000 || refused < 20_000 {

@@ -88,7 +88,7 @@ func (l *Lease) Name() string {
 	if l == nil {
 		return ""
 	}
-	return l.hold.keys.name
+	return l.hold.keys.Name
 }
 
 // Context returns a copy of parent that is cancelled when the lease ends; its
@@ -139,7 +139,7 @@ type leaseKey struct {
 // one and to tell its cause; and for no other.
 func (c *leaseContext) Value(key any) any {
 	if k, ok := key.(leaseKey); ok && c.lease != nil {
-		if g := c.lease.hold.burst.gate; k.c == g.c && k.key == g.keys.key {
+		if g := c.lease.hold.burst.gate; k.c == g.c && k.key == g.keys.Key {
 			return c.lease
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // farClient is a client of a server that is trip away, and the wire.
@@ -42,7 +43,7 @@ func TestALockWhoseCallerHasLeftIsNotSent(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		for _, cmd := range w.Seen() {
 			if cmd.Name != "DELEX" && len(cmd.Args) > 0 && redistest.Match(redistest.Any).Mentions("left")(cmd) &&
-				!redistest.Runs(releaseSource)(cmd) && !redistest.Runs(releaseStringSource)(cmd) {
+				!redistest.Runs(wire.ReleaseSource)(cmd) && !redistest.Runs(wire.ReleaseStringSource)(cmd) {
 				t.Errorf("sent %v, and nobody waits for it", cmd)
 			}
 		}

@@ -60,7 +60,7 @@ func TestAClusterClientWithSlotsOfItsOwnIsHeardOnClassicChannels(t *testing.T) {
 				continue
 			}
 			entered := lockSoon(mutexOf(pair[1], kind, kind))
-			channel := mutexOf(c, kind, kind).keys.channel
+			channel := mutexOf(c, kind, kind).keys.Channel
 			eventually(t, 3*time.Second, kind+": the waiter listens on the classic channel", func() bool {
 				reply := mustDo(t, s, "PUBSUB", "NUMSUB", channel)
 				switch r := reply.(type) {

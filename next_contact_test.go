@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 const toldBy = 1500 * time.Millisecond // of a loss, from when Redis can be asked again
@@ -118,7 +119,7 @@ func TestConnectionsThatFlapVerifyWhatIsHeldOnceASecond(t *testing.T) {
 			_, _ = mutexOf(c, kind, "other").Info(context.Background())
 			time.Sleep(50 * time.Millisecond)
 		}
-		asked := v.CountIf(redistest.Runs(renewSource)) + v.CountIf(redistest.Runs(renewStringSource))
+		asked := v.CountIf(redistest.Runs(wire.RenewSource)) + v.CountIf(redistest.Runs(wire.RenewStringSource))
 		if asked > 15 { // 10 s, its ends, and a renewal that is due
 			t.Errorf("asked %d times in 10 s about what is held", asked)
 		}
@@ -150,7 +151,7 @@ func TestANewConnectionOfAPoolVerifiesNothing(t *testing.T) {
 		if v.Conns() == conns {
 			t.Error("no connection was opened")
 		}
-		if n := v.CountIf(redistest.Runs(renewSource)); n != 0 {
+		if n := v.CountIf(redistest.Runs(wire.RenewSource)); n != 0 {
 			t.Errorf("asked %d times about what is held", n)
 		}
 		mustUnlock(t, l)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // withoutFailover makes a cluster in which a primary that stands still is not replaced,
@@ -201,7 +202,7 @@ func TestAKeyWithoutAnswersDoesNotHaveEverythingVerified(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		<-done
-		renewals := v.CountIf(redistest.Runs(renewSource)) + v.CountIf(redistest.Runs(renewStringSource))
+		renewals := v.CountIf(redistest.Runs(wire.RenewSource)) + v.CountIf(redistest.Runs(wire.RenewStringSource))
 		// Three batches are due once; connections that end may have all verified once a second.
 		if renewals > 3+3*11 {
 			t.Errorf("%d renewals of %d locks in 10 s", renewals, held)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // Defaults and bounds of the options.
@@ -99,8 +101,8 @@ func (c lockConfig) with(opts []LockOption, watchdogTimeout time.Duration) (lock
 }
 
 // suits refuses options that mean nothing for locks of kind k.
-func (c lockConfig) suits(k kind) error {
-	if c.tokenTTLSet && k.traits().counter == "" {
+func (c lockConfig) suits(k wire.Kind) error {
+	if c.tokenTTLSet && k.Traits().Counter == "" {
 		return fmt.Errorf("token TTL %v: a %v has no token", c.tokenTTL, k)
 	}
 	return nil
@@ -111,8 +113,8 @@ func checkDuration(what string, d, least time.Duration) error {
 	switch {
 	case d < least:
 		return fmt.Errorf("%s %v is below %v", what, d, least)
-	case d > maxDuration:
-		return fmt.Errorf("%s %v is above %v", what, d, maxDuration)
+	case d > wire.MaxDuration:
+		return fmt.Errorf("%s %v is above %v", what, d, wire.MaxDuration)
 	case d%time.Millisecond != 0:
 		return fmt.Errorf("%s %v is not a whole number of milliseconds", what, d)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 func TestDefaultsAreRedissonsWhereItHasThem(t *testing.T) {
@@ -25,7 +26,7 @@ func TestDefaultsAreRedissonsWhereItHasThem(t *testing.T) {
 	}
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		m := newTestClient(t, v.Client()).NewMutex("n")
-		if w, err := m.want(forever, nil); err != nil || w != (want{kind: hashKind{}, keys: &m.keys, watchdog: true, lease: 30 * time.Second, leaseArg: leaseArg(30 * time.Second)}) {
+		if w, err := m.want(forever, nil); err != nil || w != (want{kind: wire.HashKind{}, keys: &m.keys, watchdog: true, lease: 30 * time.Second, leaseArg: wire.LeaseArg(30 * time.Second)}) {
 			t.Errorf("a lock wants %+v, %v", w, err)
 		}
 	})
@@ -66,11 +67,11 @@ func TestLockOptionsOfTheClientComeFirstAndOfTheCallLast(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				m := newTestClient(t, v.Client(), WithLockDefaults(c.client...)).NewMutex("n", c.mutex...)
 				w, err := m.want(forever, c.call)
-				want := want{kind: hashKind{}, keys: &m.keys, watchdog: c.lease == 0, lease: c.lease, maxHold: c.maxHold}
+				want := want{kind: wire.HashKind{}, keys: &m.keys, watchdog: c.lease == 0, lease: c.lease, maxHold: c.maxHold}
 				if c.lease == 0 {
 					want.lease = 30 * time.Second
 				}
-				want.leaseArg = leaseArg(want.lease)
+				want.leaseArg = wire.LeaseArg(want.lease)
 				if err != nil || w != want {
 					t.Fatalf("wants %+v, %v, want %+v", w, err, want)
 				}
@@ -179,7 +180,7 @@ func TestPollIntervalGrowsFrom250MillisecondsToTheBound(t *testing.T) {
 				}
 				var tries []time.Time
 				for _, c := range v.Commands() {
-					if redistest.Runs(acquireSource)(c) && c.Name == "EVALSHA" {
+					if redistest.Runs(wire.AcquireSource)(c) && c.Name == "EVALSHA" {
 						tries = append(tries, c.Time)
 					}
 				}
@@ -261,7 +262,7 @@ func TestClientsHaveIDsOfTheirOwnAndAttemptsOwnersOfTheirOwn(t *testing.T) {
 }
 
 // sameKeys is w with the keys of another Mutex of the same name.
-func sameKeys(w want, keys *lockKeys) want {
+func sameKeys(w want, keys *wire.Keys) want {
 	w.keys = keys
 	return w
 }

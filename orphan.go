@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 const (
@@ -41,8 +42,8 @@ type orphanage struct {
 }
 
 type orphan struct {
-	kind     kind
-	owned    ownedKey
+	kind     wire.Kind
+	owned    wire.Owned
 	known    bool          // the grant ran, and runs no more
 	ghost    bool          // it was released before, and is remembered already
 	tried    bool          // its release was sent
@@ -64,19 +65,19 @@ func newOrphanage(r *transport.Runner, remember time.Duration) *orphanage {
 
 // add releases o in the background, now and until it is certain. known says
 // that the acquire of this owner has certainly run.
-func (s *orphanage) add(k kind, o ownedKey, known bool) {
+func (s *orphanage) add(k wire.Kind, o wire.Owned, known bool) {
 	s.admit(&orphan{kind: k, owned: o, known: known})
 }
 
 // addGhost releases once more what was released before.
-func (s *orphanage) addGhost(k kind, o ownedKey) {
+func (s *orphanage) addGhost(k wire.Kind, o wire.Owned) {
 	s.admit(&orphan{kind: k, owned: o, known: true, ghost: true})
 }
 
 func (s *orphanage) admit(o *orphan) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := o.owned.keys.key
+	key := o.owned.Keys.Key
 	s.byKey[key] = append(s.byKey[key], o)
 	if !s.running {
 		s.running = s.r.Spawn(s.run)
@@ -95,13 +96,13 @@ func (s *orphanage) wakeLocked() {
 
 // of returns the newest owners of a key that may hold it though nobody believes so. There
 // may be thousands after a long outage: older ones are released by passes alone.
-func (s *orphanage) of(key string) []owner {
+func (s *orphanage) of(key string) []wire.Owner {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var owners []owner
+	var owners []wire.Owner
 	list := s.byKey[key]
 	for _, o := range list[max(0, len(list)-mostEarlier):] {
-		owners = append(owners, o.owned.owner)
+		owners = append(owners, o.owned.Owner)
 	}
 	return owners
 }
@@ -169,7 +170,7 @@ func (s *orphanage) dueLocked() (fresh, again map[*transport.Site][]*orphan) {
 
 // passLocked releases some of a server's orphans.
 func (s *orphanage) passLocked(at *transport.Site, list []*orphan, repeats bool) {
-	batches := inBatches(list, func(o *orphan) batchKey { return batchOf(s.r, o.kind, o.owned.keys, o.alone) })
+	batches := wire.InBatches(list, func(o *orphan) wire.BatchKey { return wire.BatchOf(s.r, o.kind, o.owned.Keys, o.alone) })
 	s.passes.Add(1)
 	if !s.r.Spawn(func() { s.pass(at, batches, repeats) }) {
 		s.passes.Done()
@@ -229,7 +230,7 @@ func (s *orphanage) clear() bool {
 	for key, list := range s.byKey {
 		rest := list[:0]
 		for _, o := range list {
-			if !o.done && (o.answered == 0 || now < o.answered+retention(o.owned.lease)) {
+			if !o.done && (o.answered == 0 || now < o.answered+retention(o.owned.Lease)) {
 				rest = append(rest, o)
 			}
 		}
@@ -256,10 +257,10 @@ func retention(lease time.Duration) time.Duration {
 // nobody's known answer: a proxy may send it for ever. What is not answered for all is
 // asked for each.
 func (s *orphanage) release(batch []*orphan, again bool) transport.Fate {
-	owned := make([]ownedKey, len(batch))
+	owned := make([]wire.Owned, len(batch))
 	for i, o := range batch {
 		owned[i] = o.owned
-		owned[i].unsure = !o.known
+		owned[i].Unsure = !o.known
 	}
 	do := s.r.On(s.r.Root, transport.AttemptTimeout, nil)
 	if !again && batch[0].known {
@@ -267,7 +268,7 @@ func (s *orphanage) release(batch []*orphan, again bool) transport.Fate {
 		// stay taken for a round trip more.
 		do = s.r.OnLane(s.r.Root, transport.AttemptTimeout)
 	}
-	_, res := batch[0].kind.release(do, owned)
+	_, res := batch[0].kind.Release(do, owned)
 	for _, o := range batch {
 		if res.Fate == transport.Replied && o.known && !o.ghost {
 			s.ghosts.remember(o.kind, &o.owned)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // subscriber keeps the pub/sub connections, the ears, for all waiters of a client.
@@ -42,7 +43,7 @@ type subscriber struct {
 // newSubscriber makes one that listens as publish says, a publishX of the keys.
 func newSubscriber(r *transport.Runner, publish string, tell func(info bool, text string, err error), verify func(*transport.Site)) *subscriber {
 	s := &subscriber{
-		r: r, tell: tell, verify: verify, classic: publish != publishSharded, sharded: publish != publishClassic,
+		r: r, tell: tell, verify: verify, classic: publish != wire.PublishSharded, sharded: publish != wire.PublishClassic,
 		look: make(chan struct{}, 1), topics: make(map[string]*topic), ears: make(map[string]*ear), open: make(map[*transport.Site]*ear),
 	}
 	s.routed = r.Home != nil && (s.sharded || r.Named)

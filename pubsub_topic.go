@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // listener is who waits for messages on a channel. Neither may block.
@@ -140,9 +141,9 @@ func (s *subscriber) message(channel, payload string) {
 	t := s.topics[channel]
 	h := hintStrange
 	switch payload {
-	case releasePayload:
+	case wire.ReleasePayload:
 		h = hintReleased
-	case foreignPayload:
+	case wire.ForeignPayload:
 		h = hintForeign
 	}
 	if t == nil || h == hintStrange && now-t.garbage < garbageGap {

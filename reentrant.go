@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // forever is the wait of a Lock: its context alone bounds it.
@@ -20,8 +21,8 @@ const forever = time.Duration(math.MaxInt64)
 // anew. What owns the lock is the Lease. Safe for concurrent use.
 type Mutex struct {
 	c        *Client
-	kind     kind
-	keys     lockKeys
+	kind     wire.Kind
+	keys     wire.Keys
 	own      any // its leaseKey
 	leaseArg any // of its own lease time
 	conf     lockConfig
@@ -52,7 +53,7 @@ type LockInfo struct {
 }
 
 // Name is the lock's name as given to NewMutex.
-func (m *Mutex) Name() string { return m.keys.name }
+func (m *Mutex) Name() string { return m.keys.Name }
 
 // Do runs f while holding the lock, under the lease's Context, and waits for the
 // lock as long as ctx allows. It returns f's error as it is when the release
@@ -202,7 +203,7 @@ func (m *Mutex) want(wait time.Duration, opts []LockOption) (want, error) {
 		w.lease = m.c.cfg.watchdogTimeout
 	}
 	if len(opts) > 0 {
-		w.leaseArg = leaseArg(w.lease)
+		w.leaseArg = wire.LeaseArg(w.lease)
 	}
 	return w, nil
 }
@@ -223,7 +224,7 @@ func (m *Mutex) info(ctx context.Context) (LockInfo, error) {
 		return LockInfo{}, err
 	}
 	defer g.unref()
-	at, res := m.kind.info(m.c.runner.On(ctx, transport.AttemptTimeout, ctx.Done()), &m.keys)
+	at, res := m.kind.Info(m.c.runner.On(ctx, transport.AttemptTimeout, ctx.Done()), &m.keys)
 	if err := ctxError(ctx); err != nil {
 		return LockInfo{}, err
 	}
@@ -275,7 +276,7 @@ func (m *Mutex) wrap(op string, err error) error {
 	if _, done := err.(*LockError); done || err == nil { //nolint:errorlint // one further in may be another lock's
 		return err
 	}
-	return &LockError{Op: op, Name: m.keys.name, Err: err}
+	return &LockError{Op: op, Name: m.keys.Name, Err: err}
 }
 
 // ctxError is the error of an ended context together with its cause.

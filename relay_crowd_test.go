@@ -9,12 +9,13 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // crowdOf is the owners of n attempts whose outcome nobody knows: two a second for an hour
 // make as many.
-func crowdOf(n int) []owner {
-	owners := make([]owner, n)
+func crowdOf(n int) []wire.Owner {
+	owners := make([]wire.Owner, n)
 	for i := range owners {
 		owners[i] = fmt.Sprint("earlier:", i)
 	}
@@ -25,14 +26,14 @@ const crowded = 8000 // more than Lua unpacks
 
 func TestARelayBesideManyEarlierOwnersFreesAndTakes(t *testing.T) {
 	onScriptServers(t, func(t *testing.T, b scriptBench) {
-		for _, k := range []lockKeys{
-			{key: "a", channel: "news:{a}"},
-			{key: "a", channel: "news:{a}", token: counterOf("a")},
+		for _, k := range []wire.Keys{
+			{Key: "a", Channel: "news:{a}"},
+			{Key: "a", Channel: "news:{a}", Token: counterOf("a")},
 		} {
 			b.hash("a", time.Minute, me)
 			reply, err := b.run(b.rdb, relayCall(k, 0, crowdOf(crowded)...))
-			_, g, tried, readErr := readRelay(integers(reply))
-			if err != nil || readErr != nil || !tried || !g.taken {
+			_, g, tried, readErr := wire.ReadRelay(integers(reply))
+			if err != nil || readErr != nil || !tried || !g.Taken {
 				t.Errorf("%.200v, %v, %v", reply, err, readErr)
 			}
 			b.holds("a", scriptLease, relayNext)
@@ -45,9 +46,9 @@ func TestAcquireTakesOverFromTheLastOfManyEarlierOwners(t *testing.T) {
 	onScriptServers(t, func(t *testing.T, b scriptBench) {
 		many := crowdOf(crowded)
 		last := many[len(many)-1].(string)
-		to := ownedBy(lockKeys{key: "a", token: counterOf("a")}, me, scriptLease)
+		to := ownedBy(wire.Keys{Key: "a", Token: counterOf("a")}, me, scriptLease)
 		for name, c := range map[string]transport.Call{
-			"mutex": acquireHash(&to, many), "fenced": acquireFenced(&to, many), "setnx": acquireString(&to, many),
+			"mutex": wire.AcquireHash(&to, many), "fenced": wire.AcquireFenced(&to, many), "setnx": wire.AcquireString(&to, many),
 		} {
 			if name == "setnx" {
 				b.text("a", last, time.Minute)
@@ -55,7 +56,7 @@ func TestAcquireTakesOverFromTheLastOfManyEarlierOwners(t *testing.T) {
 				b.hash("a", time.Minute, last)
 			}
 			reply, err := b.run(b.rdb, c)
-			if g, readErr := readAcquire(integers(reply)); err != nil || readErr != nil || !g.taken {
+			if g, readErr := wire.ReadAcquire(integers(reply)); err != nil || readErr != nil || !g.Taken {
 				t.Errorf("%s: %.200v, %v, %v", name, reply, err, readErr)
 			}
 			b.do("DEL", "a")
@@ -79,10 +80,10 @@ func TestAnUnlockBesideManyOrphansReleasesAndSaysSo(t *testing.T) {
 		c, w := relayClient(t, v)
 		first := goLockNamed(c, kind)
 		keys := first.lease.hold.keys
-		newest := owner(nil)
+		newest := wire.Owner(nil)
 		for range crowded {
 			newest = c.newOwner()
-			c.orphans.add(keys.kind, ownedKey{keys: keys, owner: newest, lease: time.Minute}, false)
+			c.orphans.add(keys.Kind, wire.Owned{Keys: keys, Owner: newest, Lease: time.Minute}, false)
 		}
 		second := goLockNamed(c, kind)
 		time.Sleep(5 * time.Millisecond) // longer than the window, so that it relays

@@ -9,36 +9,37 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 const relayNext = "next:1" // the owner that a lock is relayed to
 
 // relayCall relays the lock of k from me to relayNext, for a client that has own
 // subscriptions.
-func relayCall(k lockKeys, own int, before ...owner) transport.Call {
+func relayCall(k wire.Keys, own int, before ...wire.Owner) transport.Call {
 	from, to := ownedBy(k, me, 0), ownedBy(k, relayNext, scriptLease)
-	if k.token != "" {
-		return relayHash(relayFencedScript, &from, own, acquireFenced(&to, before))
+	if k.Token != "" {
+		return wire.RelayHash(wire.RelayFencedScript, &from, own, wire.AcquireFenced(&to, before))
 	}
-	return relayHash(relayScript, &from, own, acquireHash(&to, before))
+	return wire.RelayHash(wire.RelayScript, &from, own, wire.AcquireHash(&to, before))
 }
 
 func TestARelayHandsTheLockOnWhenOnlyItsClientHearsOfIt(t *testing.T) {
 	onScriptServers(t, func(t *testing.T, b scriptBench) {
 		for own := range 3 {
 			b.do("FLUSHALL")
-			k := lockKeys{key: "a", channel: "news:{a}"}
+			k := wire.Keys{Key: "a", Channel: "news:{a}"}
 			var ear *redis.PubSub
 			if own > 0 {
-				ear, _ = b.ears(k.channel)
+				ear, _ = b.ears(k.Channel)
 			}
 			b.hash("a", time.Minute, me)
 			reply, err := b.run(b.rdb, relayCall(k, own))
 			b.answers(reply, err, []any{1, 0, 1})
 			b.holds("a", scriptLease, relayNext)
 			if own > 0 {
-				b.do("PUBLISH", k.channel, "after")
-				b.gets(ear, k.channel+" after") // and nothing before
+				b.do("PUBLISH", k.Channel, "after")
+				b.gets(ear, k.Channel+" after") // and nothing before
 			}
 			b.only("a")
 		}
@@ -47,8 +48,8 @@ func TestARelayHandsTheLockOnWhenOnlyItsClientHearsOfIt(t *testing.T) {
 
 func TestARelayReleasesAndTellsWhenAnybodyElseHearsOfIt(t *testing.T) {
 	onScriptServers(t, func(t *testing.T, b scriptBench) {
-		k := lockKeys{key: "a", channel: "news:{a}"}
-		ear, sharded := b.ears(k.channel)
+		k := wire.Keys{Key: "a", Channel: "news:{a}"}
+		ear, sharded := b.ears(k.Channel)
 		for _, c := range []struct {
 			mode any
 			ear  *redis.PubSub
@@ -56,11 +57,11 @@ func TestARelayReleasesAndTellsWhenAnybodyElseHearsOfIt(t *testing.T) {
 			if c.ear == nil {
 				continue
 			}
-			k.tell = c.mode
+			k.Tell = c.mode
 			b.hash("a", time.Minute, me)
 			reply, err := b.run(b.rdb, relayCall(k, 0))
 			b.answers(reply, err, []any{1, 1})
-			b.gets(c.ear, k.channel+" 00")
+			b.gets(c.ear, k.Channel+" 00")
 			b.only()
 			b.hash("a", time.Minute, me)
 			reply, err = b.run(b.rdb, relayCall(k, 1))
@@ -83,7 +84,7 @@ func TestARelayLooksForSubscribersWhereItWouldTellThem(t *testing.T) {
 			}
 			for channel, alone := range map[string]bool{"classic:{a}": tell != nil, "sharded:{a}": tell == nil} {
 				b.hash("a", time.Minute, me)
-				reply, err := b.run(b.rdb, relayCall(lockKeys{key: "a", channel: channel, tell: tell}, 0))
+				reply, err := b.run(b.rdb, relayCall(wire.Keys{Key: "a", Channel: channel, Tell: tell}, 0))
 				if alone {
 					b.answers(reply, err, []any{1, 0, 1})
 				} else {
@@ -98,7 +99,7 @@ func TestARelayLooksForSubscribersWhereItWouldTellThem(t *testing.T) {
 
 func TestARelayTouchesNothingThatIsNotItsOwners(t *testing.T) {
 	onScriptServers(t, func(t *testing.T, b scriptBench) {
-		k := lockKeys{key: "a", channel: "news:{a}"}
+		k := wire.Keys{Key: "a", Channel: "news:{a}"}
 		reply, err := b.run(b.rdb, relayCall(k, 0))
 		b.answers(reply, err, []any{0, 0})
 		b.only()
@@ -125,14 +126,14 @@ func TestARelayTouchesNothingThatIsNotItsOwners(t *testing.T) {
 
 func TestARelayOfAFencedLockTakesATokenAndReservesMore(t *testing.T) {
 	onScriptServers(t, func(t *testing.T, b scriptBench) {
-		k := lockKeys{key: "a", channel: "news:{a}", token: counterOf("a")}
+		k := wire.Keys{Key: "a", Channel: "news:{a}", Token: counterOf("a")}
 		first := b.fencedGrant("a", 0, 0)
 		b.do("DEL", "a")
 		b.hash("a", time.Minute, me)
 		reply, err := b.run(b.rdb, relayCall(k, 0))
-		a, g, tried, readErr := readRelay(integers(reply))
-		if err != nil || readErr != nil || !tried || !a.mine(0) || a.told(0) != 0 || !g.taken || g.token <= first.last {
-			t.Errorf("%v, %v, %v after a token of %d", reply, err, readErr, first.last)
+		a, g, tried, readErr := wire.ReadRelay(integers(reply))
+		if err != nil || readErr != nil || !tried || !a.Mine(0) || a.Told(0) != 0 || !g.Taken || g.Token <= first.Last {
+			t.Errorf("%v, %v, %v after a token of %d", reply, err, readErr, first.Last)
 		}
 		b.holds("a", scriptLease, relayNext)
 		// A counter that is none: the lock is free, and the next try will say why.
@@ -148,7 +149,7 @@ func TestARelayOfAFencedLockTakesATokenAndReservesMore(t *testing.T) {
 func TestARelayNeedsNoRightsAndNoMemoryThatAReleaseDoesNot(t *testing.T) {
 	redistest.OnEachFamily(t, func(t *testing.T, s *redistest.Server) {
 		b := scriptBench{t, s.Client(), nil, s}
-		k := lockKeys{key: "a", channel: "news:{a}"}
+		k := wire.Keys{Key: "a", Channel: "news:{a}"}
 		b.hash("a", time.Minute, me)
 		reply, err := b.run(b.user("-pubsub"), relayCall(k, 0))
 		b.answers(reply, err, []any{1, 0})
@@ -167,9 +168,9 @@ func TestARelayNeedsNoRightsAndNoMemoryThatAReleaseDoesNot(t *testing.T) {
 func TestARelayWhoseUserMayNotAcquireReleasesAllTheSame(t *testing.T) {
 	redistest.OnEachFamily(t, func(t *testing.T, s *redistest.Server) {
 		b := scriptBench{t, s.Client(), nil, s}
-		for _, k := range []lockKeys{
-			{key: "a", channel: "news:{a}"},
-			{key: "a", channel: "news:{a}", token: counterOf("a")},
+		for _, k := range []wire.Keys{
+			{Key: "a", Channel: "news:{a}"},
+			{Key: "a", Channel: "news:{a}", Token: counterOf("a")},
 		} {
 			for _, rule := range []string{"-hlen", "-hset", "-pexpire"} {
 				b.hash("a", time.Minute, me)
@@ -184,7 +185,7 @@ func TestARelayWhoseUserMayNotAcquireReleasesAllTheSame(t *testing.T) {
 
 func TestAnAnswerToARelayThatIsNoneIsRefused(t *testing.T) {
 	for _, bad := range [][]int64{nil, {1}, {2, 0}, {1, 0, 2}, {1, 0, 1, 5}, {1, 0, 0}, {1, 0, 1, 5, 4}} {
-		if _, _, _, err := readRelay(bad); err == nil {
+		if _, _, _, err := wire.ReadRelay(bad); err == nil {
 			t.Errorf("%v was read", bad)
 		}
 	}

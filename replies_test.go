@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // serverMood is a state in which a server refuses for now.
@@ -422,11 +423,11 @@ func TestReleaseScriptFreesForAUserWhoMayNotPublish(t *testing.T) {
 			rdb := b.user(rules...)
 			b.hash("a", scriptLease, me)
 			b.hash("b", scriptLease, me)
-			ka, _ := newLockKeys(hashKind{}, "a", nil)
-			kb, _ := newLockKeys(hashKind{}, "b", nil)
-			reply, err := b.run(rdb, releaseAll(releaseScript, []ownedKey{ownedBy(ka, me, 0), ownedBy(kb, me, 0)}))
+			ka, _ := wire.NewKeys(wire.HashKind{}, "a", nil)
+			kb, _ := wire.NewKeys(wire.HashKind{}, "b", nil)
+			reply, err := b.run(rdb, wire.ReleaseAll(wire.ReleaseScript, []wire.Owned{ownedBy(ka, me, 0), ownedBy(kb, me, 0)}))
 			b.answers(reply, err, []any{1, -1, 1, -1})
-			if got, err := readRelease(integers(reply), 2); err != nil || !got.mine(0) || !got.mine(1) || got.told(0) != 0 || got.told(1) != 0 {
+			if got, err := wire.ReadRelease(integers(reply), 2); err != nil || !got.Mine(0) || !got.Mine(1) || got.Told(0) != 0 || got.Told(1) != 0 {
 				t.Errorf("%v: read as %v, %v", rules, got, err)
 			}
 			b.only()
@@ -441,14 +442,14 @@ func TestScriptsReleaseAndRenewWhenMemoryIsFull(t *testing.T) {
 		b.hash("b", scriptLease, me)
 		b.hash("c", scriptLease, earlier)
 		s.Config("maxmemory", "1")
-		free := ownedBy(lockKeys{key: "free"}, me, scriptLease)
-		if _, err := b.run(b.rdb, acquireHash(&free, nil)); !redis.HasErrorPrefix(err, "OOM") {
+		free := ownedBy(wire.Keys{Key: "free"}, me, scriptLease)
+		if _, err := b.run(b.rdb, wire.AcquireHash(&free, nil)); !redis.HasErrorPrefix(err, "OOM") {
 			t.Errorf("acquire: %v, want OOM", err)
 		}
-		reply, err := b.run(b.rdb, renewAll(renewScript, []ownedKey{ownedBy(lockKeys{key: "a"}, me, time.Minute)}))
+		reply, err := b.run(b.rdb, wire.RenewAll(wire.RenewScript, []wire.Owned{ownedBy(wire.Keys{Key: "a"}, me, time.Minute)}))
 		b.answers(reply, err, []any{1})
 		b.holds("a", time.Minute, me)
-		reply, err = b.run(b.rdb, releaseAll(releaseScript, []ownedKey{ownedBy(lockKeys{key: "a"}, me, 0), ownedBy(lockKeys{key: "b"}, me, 0)}))
+		reply, err = b.run(b.rdb, wire.ReleaseAll(wire.ReleaseScript, []wire.Owned{ownedBy(wire.Keys{Key: "a"}, me, 0), ownedBy(wire.Keys{Key: "b"}, me, 0)}))
 		b.answers(reply, err, []any{1, 0, 1, 0})
 		b.only("c")
 	})
@@ -458,7 +459,7 @@ func TestReleaseScriptPassesOtherErrorsOn(t *testing.T) {
 	redistest.OnEachFamily(t, func(t *testing.T, s *redistest.Server) {
 		b := scriptBench{t, s.Client(), nil, s}
 		b.hash("a", scriptLease, me)
-		reply, err := b.run(b.user("-hdel"), releaseAll(releaseScript, []ownedKey{ownedBy(lockKeys{key: "a"}, me, 0)}))
+		reply, err := b.run(b.user("-hdel"), wire.ReleaseAll(wire.ReleaseScript, []wire.Owned{ownedBy(wire.Keys{Key: "a"}, me, 0)}))
 		if err == nil || !strings.HasPrefix(err.Error(), "ERR ") {
 			t.Errorf("without the right to HDEL: %v, %v", reply, err)
 		}
@@ -468,7 +469,7 @@ func TestReleaseScriptPassesOtherErrorsOn(t *testing.T) {
 		if _, err := s.Do("REPLICAOF", "127.0.0.1", "1"); err != nil {
 			t.Fatal(err)
 		}
-		reply, err = b.run(b.rdb, releaseAll(releaseScript, []ownedKey{ownedBy(lockKeys{key: "a"}, me, 0)}))
+		reply, err = b.run(b.rdb, wire.ReleaseAll(wire.ReleaseScript, []wire.Owned{ownedBy(wire.Keys{Key: "a"}, me, 0)}))
 		if fate, _ := transport.Judge(err); fate != transport.Later || !redis.HasErrorPrefix(err, "READONLY") {
 			t.Errorf("on a replica: %v, %v, judged as %v", reply, err, fate)
 		}

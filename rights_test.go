@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // rightsOfKinds are the commands that each kind needs the right to, where it runs scripts.
@@ -23,7 +24,7 @@ var rightsOfKinds = map[string][]string{
 func newUserClient(t testing.TB, rdb redis.UniversalClient, opts ...Option) *Client {
 	t.Helper()
 	c := newTestClient(t, rdb, opts...)
-	c.rights.granted.Clear()
+	c.rights.Granted.Clear()
 	return c
 }
 
@@ -92,13 +93,13 @@ func strs(reply any) (list []string) {
 // TestALookAtRightsCostsNoRoundTripAndEndsWithTheFirstGrant is about the commands of a first
 // lock, of one that meets somebody else, and of those after a grant.
 func TestALookAtRightsCostsNoRoundTripAndEndsWithTheFirstGrant(t *testing.T) {
-	for kind, plain := range map[string]string{"mutex": acquireSource, "fenced": acquireFencedSource, "setnx": acquireStringSource} {
+	for kind, plain := range map[string]string{"mutex": wire.AcquireSource, "fenced": wire.AcquireFencedSource, "setnx": wire.AcquireStringSource} {
 		t.Run(kind, func(t *testing.T) {
 			t.Setenv("WATCHLOCK_KIND", kind)
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				c, _ := virtualWired(t, v)
-				c.rights.granted.Clear()
-				first := map[string]*transport.Script{"mutex": firstScript, "fenced": firstFencedScript, "setnx": firstStringScript}[kind]
+				c.rights.Granted.Clear()
+				first := map[string]*transport.Script{"mutex": wire.FirstScript, "fenced": wire.FirstFencedScript, "setnx": wire.FirstStringScript}[kind]
 				if err := v.Client().ScriptLoad(context.Background(), first.Source).Err(); err != nil {
 					t.Fatal(err)
 				}
@@ -150,14 +151,14 @@ func TestALookAtRightsSaysNothingOfMemory(t *testing.T) {
 }
 
 // kindNamed is the kind of a lock, by the tests' word for it.
-func (c *Client) kindNamed(kind string) kind {
+func (c *Client) kindNamed(kind string) wire.Kind {
 	switch kind {
 	case "fenced":
-		return fencedKind{}
+		return wire.FencedKind{}
 	case "setnx":
 		return c.strings
 	}
-	return hashKind{}
+	return wire.HashKind{}
 }
 
 func TestACommandThatTheServerDoesNotHaveIsNamedToo(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 const (
@@ -22,16 +23,16 @@ const (
 func counterOf(key string) string { return counterPrefix + "{" + key + "}" }
 
 // fencedCall is one run of the fenced acquire script for the owner "me".
-func fencedCall(k lockKeys, tokenTTL time.Duration, reserve int, before ...string) transport.Call {
-	k.token = counterOf(k.key)
+func fencedCall(k wire.Keys, tokenTTL time.Duration, reserve int, before ...string) transport.Call {
+	k.Token = counterOf(k.Key)
 	owned := ownedBy(k, me, scriptLease)
-	owned.tokenTTL, owned.reserve = tokenTTL, reserve
-	return acquireFenced(&owned, ownersCalled(before))
+	owned.TokenTTL, owned.Reserve = tokenTTL, reserve
+	return wire.AcquireFenced(&owned, ownersCalled(before))
 }
 
 // ownersCalled boxes the owners of earlier attempts.
-func ownersCalled(names []string) []owner {
-	owners := make([]owner, len(names))
+func ownersCalled(names []string) []wire.Owner {
+	owners := make([]wire.Owner, len(names))
 	for i, name := range names {
 		owners[i] = name
 	}
@@ -49,11 +50,11 @@ func (b scriptBench) micros() int64 {
 }
 
 // fencedGrant runs the fenced acquire script and reads the grant.
-func (b scriptBench) fencedGrant(key string, tokenTTL time.Duration, reserve int, before ...string) grant {
+func (b scriptBench) fencedGrant(key string, tokenTTL time.Duration, reserve int, before ...string) wire.Grant {
 	b.Helper()
-	reply, err := b.run(b.rdb, fencedCall(lockKeys{key: key}, tokenTTL, reserve, before...))
-	g, readErr := readAcquire(integers(reply))
-	if err != nil || readErr != nil || !g.taken {
+	reply, err := b.run(b.rdb, fencedCall(wire.Keys{Key: key}, tokenTTL, reserve, before...))
+	g, readErr := wire.ReadAcquire(integers(reply))
+	if err != nil || readErr != nil || !g.Taken {
 		b.Fatalf("acquire %q: %v, %v, %v", key, reply, err, readErr)
 	}
 	return g
@@ -87,17 +88,17 @@ func TestFencedAcquireTakesTheClockAsTokenOrOneMoreThanTheLast(t *testing.T) {
 			case "largest":
 				from, to = tokenBound-1, tokenBound-1
 			}
-			if g.token < from || g.token > to || g.last != g.token {
-				t.Errorf("%s: token %d up to %d, want one within %d and %d", name, g.token, g.last, from, to)
+			if g.Token < from || g.Token > to || g.Last != g.Token {
+				t.Errorf("%s: token %d up to %d, want one within %d and %d", name, g.Token, g.Last, from, to)
 			}
-			b.counts(name, fmt.Sprint(g.token), -1)
+			b.counts(name, fmt.Sprint(g.Token), -1)
 			b.holds(name, scriptLease, me)
 		}
 	})
 }
 
 func TestFencedAcquireOnEveryBranchThatGivesNoToken(t *testing.T) {
-	plain := func(k lockKeys) transport.Call { return fencedCall(k, 0, 0) }
+	plain := func(k wire.Keys) transport.Call { return fencedCall(k, 0, 0) }
 	untouched := func(ttl time.Duration, fields ...string) func(scriptBench, string) {
 		return func(b scriptBench, key string) {
 			b.Helper()
@@ -127,7 +128,7 @@ func TestFencedAcquireOnEveryBranchThatGivesNoToken(t *testing.T) {
 		},
 		{
 			name: "earlier owner beside a foreign field", want: []any{0, time.Minute},
-			call:  func(k lockKeys) transport.Call { return fencedCall(k, 0, 0, earlier) },
+			call:  func(k wire.Keys) transport.Call { return fencedCall(k, 0, 0, earlier) },
 			setup: held(time.Minute, earlier, stranger), after: untouched(time.Minute, stranger),
 		},
 		{
@@ -151,8 +152,8 @@ func TestFencedAcquireTakesOverWithANewToken(t *testing.T) {
 	onScriptServers(t, func(t *testing.T, b scriptBench) {
 		b.hash("k", time.Minute, earlier)
 		b.do("SET", counterOf("k"), fmt.Sprint(tokenBound-100))
-		if g := b.fencedGrant("k", 0, 0, "a:1", earlier); g.token != tokenBound-99 {
-			t.Errorf("token %d, want %d", g.token, int64(tokenBound-99))
+		if g := b.fencedGrant("k", 0, 0, "a:1", earlier); g.Token != tokenBound-99 {
+			t.Errorf("token %d, want %d", g.Token, int64(tokenBound-99))
 		}
 		b.holds("k", scriptLease, me)
 	})
@@ -167,7 +168,7 @@ func TestFencedAcquireRefusesACounterThatIsNoIntegerBelowTheBound(t *testing.T) 
 		} {
 			b.do("FLUSHALL")
 			b.do("SET", counterOf("k"), text, "PX", fencedDay.Milliseconds())
-			reply, err := b.run(b.rdb, fencedCall(lockKeys{key: "k"}, 0, 3))
+			reply, err := b.run(b.rdb, fencedCall(wire.Keys{Key: "k"}, 0, 3))
 			if err == nil || !strings.Contains(err.Error(), "TOKENRANGE") {
 				t.Errorf("counter %q: %v, %v", text, reply, err)
 			}
@@ -185,7 +186,7 @@ func TestFencedAcquireKeepsTheCounterAsLongAsAsked(t *testing.T) {
 			if ttl == 0 {
 				want = -1
 			}
-			b.counts("k", fmt.Sprint(g.token), want)
+			b.counts("k", fmt.Sprint(g.Token), want)
 			b.do("DEL", "k")
 		}
 	})
@@ -217,16 +218,16 @@ func TestFencedAcquireReservesTokensThatNeverRunAheadOfTheClock(t *testing.T) {
 				b.do("SET", counterOf("k"), fmt.Sprint(c.counter))
 			}
 			g := b.fencedGrant("k", 0, c.reserve)
-			if g.token != c.token || g.last != c.last {
-				t.Errorf("%s: token %d up to %d, want %d up to %d", c.name, g.token, g.last, c.token, c.last)
+			if g.Token != c.token || g.Last != c.last {
+				t.Errorf("%s: token %d up to %d, want %d up to %d", c.name, g.Token, g.Last, c.token, c.last)
 			}
 			b.counts("k", fmt.Sprint(c.last), -1)
 			b.do("DEL", "k")
 			if c.last == tokenBound-1 {
 				continue // no token can follow
 			}
-			if next := b.fencedGrant("k", 0, 0); next.token <= c.last {
-				t.Errorf("%s: the next token %d is not above the reserved %d", c.name, next.token, c.last)
+			if next := b.fencedGrant("k", 0, 0); next.Token <= c.last {
+				t.Errorf("%s: the next token %d is not above the reserved %d", c.name, next.Token, c.last)
 			}
 		}
 	})
@@ -240,7 +241,7 @@ func TestFencedAcquireChecksItsNumbersBeforeItWrites(t *testing.T) {
 				b.hash("k", time.Minute, earlier) // what it would take over
 				args := []any{scriptLease.Milliseconds(), me, 0, 0, earlier}
 				args[place] = bad
-				keys := []any{"eval", acquireFencedSource, 2, "k", counterOf("k")}
+				keys := []any{"eval", wire.AcquireFencedSource, 2, "k", counterOf("k")}
 				reply, err := b.rdb.Do(context.Background(), append(keys, args...)...).Result()
 				if err == nil || !strings.Contains(err.Error(), what+" out of range") {
 					t.Errorf("%s %q: %v, %v", what, bad, reply, err)
@@ -259,7 +260,7 @@ func TestFencedAcquireTakesNothingWithoutItsRights(t *testing.T) {
 		}
 		for _, rule := range []string{"-get", "-set", "-time", "-hset", "-pexpire"} {
 			b.do("FLUSHALL")
-			reply, err := b.run(b.user(rule), fencedCall(lockKeys{key: "k"}, 0, 0))
+			reply, err := b.run(b.user(rule), fencedCall(wire.Keys{Key: "k"}, 0, 0))
 			if err == nil {
 				t.Errorf("%s: %v", rule, reply)
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // text makes a string key with a TTL unless it is 0.
@@ -53,15 +54,15 @@ func hashStays(b scriptBench, key string) {
 func nothingThere(b scriptBench, _ string) { b.only() }
 
 // stringOwned is a lock of the string form, by name, for an owner.
-func stringOwned(key, owner string, lease time.Duration) ownedKey {
-	return ownedBy(lockKeys{key: key, channel: "watchlock_setnx__channel:{" + key + "}"}, owner, lease)
+func stringOwned(key, owner string, lease time.Duration) wire.Owned {
+	return ownedBy(wire.Keys{Key: key, Channel: "watchlock_setnx__channel:{" + key + "}"}, owner, lease)
 }
 
 func TestAcquireStringScriptOnEveryBranch(t *testing.T) {
-	acquire := func(before ...string) func(lockKeys) transport.Call {
-		return func(k lockKeys) transport.Call {
-			owned := stringOwned(k.key, me, scriptLease)
-			return acquireString(&owned, ownersCalled(before))
+	acquire := func(before ...string) func(wire.Keys) transport.Call {
+		return func(k wire.Keys) transport.Call {
+			owned := stringOwned(k.Key, me, scriptLease)
+			return wire.AcquireString(&owned, ownersCalled(before))
 		}
 	}
 	taken := stays(me, scriptLease)
@@ -99,7 +100,7 @@ func TestAcquireStringScriptOnEveryBranch(t *testing.T) {
 func TestAcquireStringScriptRefusesBadLeasesBeforeItWrites(t *testing.T) {
 	onScriptServers(t, func(t *testing.T, b scriptBench) {
 		for _, lease := range []string{"0", "-1", "0.5", "", "x", "30s", "nan", "inf", "-inf", "1e400", "1e17", "9223372036854775808"} {
-			reply, err := b.rdb.Eval(context.Background(), acquireStringSource, []string{"k"}, lease, me).Result()
+			reply, err := b.rdb.Eval(context.Background(), wire.AcquireStringSource, []string{"k"}, lease, me).Result()
 			if err == nil || !strings.Contains(err.Error(), "lease out of range") {
 				t.Errorf("lease %q: %v, %v", lease, reply, err)
 			}
@@ -109,9 +110,9 @@ func TestAcquireStringScriptRefusesBadLeasesBeforeItWrites(t *testing.T) {
 }
 
 func TestRenewStringScriptOnEveryBranch(t *testing.T) {
-	renew := func(lease time.Duration) func(lockKeys) transport.Call {
-		return func(k lockKeys) transport.Call {
-			return renewAll(renewStringScript, []ownedKey{stringOwned(k.key, me, lease)})
+	renew := func(lease time.Duration) func(wire.Keys) transport.Call {
+		return func(k wire.Keys) transport.Call {
+			return wire.RenewAll(wire.RenewStringScript, []wire.Owned{stringOwned(k.Key, me, lease)})
 		}
 	}
 	runScriptCases(t, []scriptCase{
@@ -125,9 +126,9 @@ func TestRenewStringScriptOnEveryBranch(t *testing.T) {
 		{name: "gone", call: renew(time.Minute), want: []any{0}, after: nothingThere},
 		{
 			name: "wrong type beside good ones", want: []any{1, 0, 0, 1},
-			call: func(k lockKeys) transport.Call {
-				return renewAll(renewStringScript, []ownedKey{
-					stringOwned("good", me, time.Minute), stringOwned(k.key, me, time.Minute),
+			call: func(k wire.Keys) transport.Call {
+				return wire.RenewAll(wire.RenewStringScript, []wire.Owned{
+					stringOwned("good", me, time.Minute), stringOwned(k.Key, me, time.Minute),
 					stringOwned("gone", me, time.Minute), stringOwned("looked", me, 0),
 				})
 			},
@@ -147,8 +148,8 @@ func TestRenewStringScriptOnEveryBranch(t *testing.T) {
 }
 
 func TestReleaseStringScriptOnEveryBranch(t *testing.T) {
-	release := func(k lockKeys) transport.Call {
-		return releaseAll(releaseStringScript, []ownedKey{stringOwned(k.key, me, 0)})
+	release := func(k wire.Keys) transport.Call {
+		return wire.ReleaseAll(wire.ReleaseStringScript, []wire.Owned{stringOwned(k.Key, me, 0)})
 	}
 	runScriptCases(t, []scriptCase{
 		{name: "freed", call: release, want: []any{1, 0}, setup: holding(me, scriptLease), after: nothingThere},
@@ -158,9 +159,9 @@ func TestReleaseStringScriptOnEveryBranch(t *testing.T) {
 		{name: "wrong type", call: release, want: []any{0, 0}, setup: hashHeld, after: hashStays},
 		{
 			name: "wrong type beside good ones", want: []any{1, 0, 0, 0, 1, 0},
-			call: func(k lockKeys) transport.Call {
-				return releaseAll(releaseStringScript, []ownedKey{
-					stringOwned("a", me, 0), stringOwned(k.key, me, 0), stringOwned("b", earlier, 0),
+			call: func(k wire.Keys) transport.Call {
+				return wire.ReleaseAll(wire.ReleaseStringScript, []wire.Owned{
+					stringOwned("a", me, 0), stringOwned(k.Key, me, 0), stringOwned("b", earlier, 0),
 				})
 			},
 			setup: func(b scriptBench, key string) {
@@ -176,14 +177,14 @@ func TestReleaseStringScriptOnEveryBranch(t *testing.T) {
 func TestReleaseStringScriptTellsTheWaitersOfWhatItFreedOnly(t *testing.T) {
 	onScriptServers(t, func(t *testing.T, b scriptBench) {
 		k := stringOwned("k", me, 0)
-		next := b.hears(k.keys.channel)
+		next := b.hears(k.Keys.Channel)
 		b.text("k", stranger, 0)
-		reply, err := b.run(b.rdb, releaseAll(releaseStringScript, []ownedKey{k}))
+		reply, err := b.run(b.rdb, wire.ReleaseAll(wire.ReleaseStringScript, []wire.Owned{k}))
 		b.answers(reply, err, []any{0, 0})
 		b.text("k", me, 0)
-		reply, err = b.run(b.rdb, releaseAll(releaseStringScript, []ownedKey{k}))
+		reply, err = b.run(b.rdb, wire.ReleaseAll(wire.ReleaseStringScript, []wire.Owned{k}))
 		b.answers(reply, err, []any{1, 1})
-		if got, want := next(), k.keys.channel+" 00"; got != want {
+		if got, want := next(), k.Keys.Channel+" 00"; got != want {
 			t.Errorf("heard %q, want %q", got, want)
 		}
 	})
@@ -195,7 +196,7 @@ func TestReleaseStringScriptReleasesForAUserWhoMayNotPublish(t *testing.T) {
 			t.Skip("miniredis has no users")
 		}
 		b.text("k", me, scriptLease)
-		reply, err := b.run(b.user("-publish"), releaseAll(releaseStringScript, []ownedKey{stringOwned("k", me, 0)}))
+		reply, err := b.run(b.user("-publish"), wire.ReleaseAll(wire.ReleaseStringScript, []wire.Owned{stringOwned("k", me, 0)}))
 		b.answers(reply, err, []any{1, -1})
 		b.only()
 	})
@@ -238,31 +239,31 @@ func TestPlainCommandsDoWhatTheScriptsDo(t *testing.T) {
 			want  []any // ErrWrongType stands for an error that is taken for it
 			after func(scriptBench, string)
 		}{
-			{"acquire, free", nil, acquirePlain(&mine), []any{nil}, stays(me, time.Minute)},
-			{"acquire, held", holding(stranger, scriptLease), acquirePlain(&mine), []any{stranger}, stays(stranger, scriptLease)},
-			{"acquire, held without TTL", holding(stranger, 0), acquirePlain(&mine), []any{stranger}, stays(stranger, -1)},
-			{"acquire, wrong type", hashHeld, acquirePlain(&mine), []any{ErrWrongType}, hashStays},
-			{"take over", holding(earlier, scriptLease), takeOverPlain(&mine, earlier), []any{"OK"}, stays(me, time.Minute)},
-			{"take over, somebody else's", holding(stranger, scriptLease), takeOverPlain(&mine, earlier), []any{nil}, stays(stranger, scriptLease)},
-			{"take over, gone", nil, takeOverPlain(&mine, earlier), []any{nil}, nothingThere},
-			{"renew", holding(me, scriptLease), renewPlain([]ownedKey{mine}), []any{"OK"}, stays(me, time.Minute)},
-			{"renew, not mine", holding(stranger, scriptLease), renewPlain([]ownedKey{mine}), []any{nil}, stays(stranger, scriptLease)},
-			{"renew, gone", nil, renewPlain([]ownedKey{mine}), []any{nil}, nothingThere},
-			{"renew, wrong type", hashHeld, renewPlain([]ownedKey{mine}), []any{ErrWrongType}, hashStays},
-			{"look", holding(me, scriptLease), renewPlain([]ownedKey{look}), []any{me}, stays(me, scriptLease)},
-			{"release", holding(me, scriptLease), releasePlain([]ownedKey{mine}), []any{int64(1)}, nothingThere},
-			{"release, not mine", holding(stranger, scriptLease), releasePlain([]ownedKey{mine}), []any{int64(0)}, stays(stranger, scriptLease)},
-			{"release, gone", nil, releasePlain([]ownedKey{mine}), []any{int64(0)}, nothingThere},
-			{"release, wrong type", hashHeld, releasePlain([]ownedKey{mine}), []any{ErrWrongType}, hashStays},
-			{"info", holding(stranger, 0), infoPlain(mine.keys), []any{stranger, int64(-1)}, stays(stranger, -1)},
-			{"info, free", nil, infoPlain(mine.keys), []any{nil, int64(-2)}, nothingThere},
+			{"acquire, free", nil, wire.AcquirePlain(&mine), []any{nil}, stays(me, time.Minute)},
+			{"acquire, held", holding(stranger, scriptLease), wire.AcquirePlain(&mine), []any{stranger}, stays(stranger, scriptLease)},
+			{"acquire, held without TTL", holding(stranger, 0), wire.AcquirePlain(&mine), []any{stranger}, stays(stranger, -1)},
+			{"acquire, wrong type", hashHeld, wire.AcquirePlain(&mine), []any{ErrWrongType}, hashStays},
+			{"take over", holding(earlier, scriptLease), wire.TakeOverPlain(&mine, earlier), []any{"OK"}, stays(me, time.Minute)},
+			{"take over, somebody else's", holding(stranger, scriptLease), wire.TakeOverPlain(&mine, earlier), []any{nil}, stays(stranger, scriptLease)},
+			{"take over, gone", nil, wire.TakeOverPlain(&mine, earlier), []any{nil}, nothingThere},
+			{"renew", holding(me, scriptLease), wire.RenewPlain([]wire.Owned{mine}), []any{"OK"}, stays(me, time.Minute)},
+			{"renew, not mine", holding(stranger, scriptLease), wire.RenewPlain([]wire.Owned{mine}), []any{nil}, stays(stranger, scriptLease)},
+			{"renew, gone", nil, wire.RenewPlain([]wire.Owned{mine}), []any{nil}, nothingThere},
+			{"renew, wrong type", hashHeld, wire.RenewPlain([]wire.Owned{mine}), []any{ErrWrongType}, hashStays},
+			{"look", holding(me, scriptLease), wire.RenewPlain([]wire.Owned{look}), []any{me}, stays(me, scriptLease)},
+			{"release", holding(me, scriptLease), wire.ReleasePlain([]wire.Owned{mine}), []any{int64(1)}, nothingThere},
+			{"release, not mine", holding(stranger, scriptLease), wire.ReleasePlain([]wire.Owned{mine}), []any{int64(0)}, stays(stranger, scriptLease)},
+			{"release, gone", nil, wire.ReleasePlain([]wire.Owned{mine}), []any{int64(0)}, nothingThere},
+			{"release, wrong type", hashHeld, wire.ReleasePlain([]wire.Owned{mine}), []any{ErrWrongType}, hashStays},
+			{"info", holding(stranger, 0), wire.InfoPlain(mine.Keys), []any{stranger, int64(-1)}, stays(stranger, -1)},
+			{"info, free", nil, wire.InfoPlain(mine.Keys), []any{nil, int64(-2)}, nothingThere},
 		} {
 			b.do("FLUSHALL")
 			if c.setup != nil {
 				c.setup(b, "k")
 			}
 			got := plainRun(b.rdb, c.call)
-			if len(got) == 1 && notAString(replyError(got[0])) && !transport.DoesNotKnow(replyError(got[0])) {
+			if len(got) == 1 && wire.NotAString(wire.ReplyError(got[0])) && !transport.DoesNotKnow(wire.ReplyError(got[0])) {
 				got[0] = ErrWrongType
 			}
 			if !slices.Equal(got, c.want) {
@@ -277,26 +278,26 @@ func TestPlainVerdictsAreReadOnEveryBranch(t *testing.T) {
 	mine, look := stringOwned("k", me, time.Minute), stringOwned("k", me, 0)
 	for _, c := range []struct {
 		name  string
-		owned ownedKey
+		owned wire.Owned
 		reply any
-		want  verdict
+		want  wire.Verdict
 	}{
-		{"renewed", mine, "OK", kept},
-		{"not renewed", mine, nil, notMine},
-		{"looked at", look, me, kept},
-		{"looked at, another's", look, stranger, notMine},
-		{"looked at, gone", look, nil, notMine},
-		{"another type", mine, scriptError("WRONGTYPE Operation against a key"), notMine},
-		{"another type, as 8.6 says it", mine, scriptError("ERR Key should be of string type if conditional"), notMine},
-		{"refused", mine, scriptError("OOM command not allowed"), unseen},
-		{"refused, looked at", look, scriptError("LOADING the dataset"), unseen},
+		{"renewed", mine, "OK", wire.Kept},
+		{"not renewed", mine, nil, wire.NotMine},
+		{"looked at", look, me, wire.Kept},
+		{"looked at, another's", look, stranger, wire.NotMine},
+		{"looked at, gone", look, nil, wire.NotMine},
+		{"another type", mine, scriptError("WRONGTYPE Operation against a key"), wire.NotMine},
+		{"another type, as 8.6 says it", mine, scriptError("ERR Key should be of string type if conditional"), wire.NotMine},
+		{"refused", mine, scriptError("OOM command not allowed"), wire.Unseen},
+		{"refused, looked at", look, scriptError("LOADING the dataset"), wire.Unseen},
 	} {
-		if got := readRenewPlain(c.owned, c.reply); got != c.want {
+		if got := wire.ReadRenewPlain(c.owned, c.reply); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
 	for reply, want := range map[any]time.Duration{int64(1500): 1500 * time.Millisecond, int64(-1): -time.Millisecond, int64(-2): 0, nil: -1, "x": -1} {
-		if got := readPTTL(reply); got != want {
+		if got := wire.ReadPTTL(reply); got != want {
 			t.Errorf("PTTL %v read as %v, want %v", reply, got, want)
 		}
 	}

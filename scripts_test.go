@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // scriptBench is a server that scripts are tried on.
@@ -48,9 +49,9 @@ func (b scriptBench) run(rdb *redis.Client, c transport.Call) (any, error) {
 }
 
 // ownedBy is a lock as a script acts on it for an owner.
-func ownedBy(k lockKeys, name string, lease time.Duration) ownedKey {
-	k.keyArg, k.channelArg = k.key, k.channel
-	return ownedKey{keys: &k, owner: name, lease: lease, leaseArg: leaseArg(lease)}
+func ownedBy(k wire.Keys, name string, lease time.Duration) wire.Owned {
+	k.KeyArg, k.ChannelArg = k.Key, k.Channel
+	return wire.Owned{Keys: &k, Owner: name, Lease: lease, LeaseArg: wire.LeaseArg(lease)}
 }
 
 // integers is a reply as the library takes it from a script of integers: nil when
@@ -153,7 +154,7 @@ func (b scriptBench) user(rules ...any) *redis.Client {
 type scriptCase struct {
 	name  string
 	setup func(b scriptBench, key string)
-	call  func(k lockKeys) transport.Call
+	call  func(k wire.Keys) transport.Call
 	want  []any  // the reply; a time.Duration stands for that PTTL
 	fails string // or the first word of the error
 	after func(b scriptBench, key string)
@@ -163,12 +164,12 @@ func runScriptCases(t *testing.T, cases []scriptCase) {
 	onScriptServers(t, func(t *testing.T, b scriptBench) {
 		for _, c := range cases {
 			b.do("FLUSHALL")
-			k, err := newLockKeys(hashKind{}, c.name, nil)
+			k, err := wire.NewKeys(wire.HashKind{}, c.name, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if c.setup != nil {
-				c.setup(b, k.key)
+				c.setup(b, k.Key)
 			}
 			reply, err := b.run(b.rdb, c.call(k))
 			b.TB = caseTB{t, c.name}
@@ -180,7 +181,7 @@ func runScriptCases(t *testing.T, cases []scriptCase) {
 			} else {
 				b.answers(reply, err, c.want)
 			}
-			c.after(b, k.key)
+			c.after(b, k.Key)
 		}
 	})
 }
@@ -220,10 +221,10 @@ const (
 )
 
 func TestAcquireScriptOnEveryBranch(t *testing.T) {
-	acquire := func(before ...owner) func(lockKeys) transport.Call {
-		return func(k lockKeys) transport.Call {
+	acquire := func(before ...wire.Owner) func(wire.Keys) transport.Call {
+		return func(k wire.Keys) transport.Call {
 			o := ownedBy(k, me, scriptLease)
-			return acquireHash(&o, before)
+			return wire.AcquireHash(&o, before)
 		}
 	}
 	untouched := func(b scriptBench, key string) {
@@ -291,7 +292,7 @@ func TestAcquireScriptRefusesBadLeasesBeforeItWrites(t *testing.T) {
 		for _, lease := range []string{
 			"0", "-1", "0.5", "1.5", "", "x", "30s", "nan", "inf", "-inf", "1e400", "1e17", "9223372036854775808",
 		} {
-			_, err := b.run(b.rdb, transport.Call{Script: acquireScript, Nkeys: 1, Long: []any{"k", lease, me, earlier}})
+			_, err := b.run(b.rdb, transport.Call{Script: wire.AcquireScript, Nkeys: 1, Long: []any{"k", lease, me, earlier}})
 			if err == nil || !strings.Contains(err.Error(), "lease out of range") {
 				t.Errorf("lease %q: %v", lease, err)
 			}
@@ -304,7 +305,7 @@ func TestAcquireScriptNeverLeavesAKeyWithoutTTL(t *testing.T) {
 	onScriptServers(t, func(t *testing.T, b scriptBench) {
 		for _, lease := range []string{"1e4", " 20000 ", "0x7530", "30000.0", "+30000"} {
 			b.do("FLUSHALL")
-			reply, err := b.run(b.rdb, transport.Call{Script: acquireScript, Nkeys: 1, Long: []any{"k", lease, me}})
+			reply, err := b.run(b.rdb, transport.Call{Script: wire.AcquireScript, Nkeys: 1, Long: []any{"k", lease, me}})
 			if ttl := b.do("PTTL", "k").(int64); ttl == -1 {
 				t.Errorf("lease %q: reply %v, %v, and a key without TTL", lease, reply, err)
 			}
@@ -313,8 +314,10 @@ func TestAcquireScriptNeverLeavesAKeyWithoutTTL(t *testing.T) {
 }
 
 func TestRenewScriptOnEveryBranch(t *testing.T) {
-	renew := func(lease time.Duration) func(lockKeys) transport.Call {
-		return func(k lockKeys) transport.Call { return renewAll(renewScript, []ownedKey{ownedBy(k, me, lease)}) }
+	renew := func(lease time.Duration) func(wire.Keys) transport.Call {
+		return func(k wire.Keys) transport.Call {
+			return wire.RenewAll(wire.RenewScript, []wire.Owned{ownedBy(k, me, lease)})
+		}
 	}
 	stays := func(ttl time.Duration, fields ...string) func(b scriptBench, key string) {
 		return func(b scriptBench, key string) {
@@ -342,9 +345,9 @@ func TestRenewScriptOnEveryBranch(t *testing.T) {
 		{name: "gone", call: renew(time.Minute), want: []any{0}, after: func(b scriptBench, _ string) { b.only() }},
 		{
 			name: "wrong type beside good ones", want: []any{1, 0, 1, 0, 1},
-			call: func(k lockKeys) transport.Call {
-				gone, good, looked := lockKeys{key: "gone"}, lockKeys{key: "good"}, lockKeys{key: "looked"}
-				return renewAll(renewScript, []ownedKey{
+			call: func(k wire.Keys) transport.Call {
+				gone, good, looked := wire.Keys{Key: "gone"}, wire.Keys{Key: "good"}, wire.Keys{Key: "looked"}
+				return wire.RenewAll(wire.RenewScript, []wire.Owned{
 					ownedBy(good, me, time.Minute),
 					ownedBy(k, me, time.Minute),
 					ownedBy(looked, stranger, 0),
@@ -381,20 +384,22 @@ func TestRenewScriptSaysUnseenOfWhatItMayNotLookAt(t *testing.T) {
 		} else {
 			rdb = b.user("-hexists")
 		}
-		reply, err := b.run(rdb, renewAll(renewScript, []ownedKey{ownedBy(lockKeys{key: "a"}, me, time.Minute)}))
+		reply, err := b.run(rdb, wire.RenewAll(wire.RenewScript, []wire.Owned{ownedBy(wire.Keys{Key: "a"}, me, time.Minute)}))
 		b.answers(reply, err, []any{-1})
 		if b.mini != nil {
 			b.mini.Mini().Server().SetPreHook(nil)
 		}
 		b.holds("a", scriptLease, me)
-		if v, err := readRenew(integers(reply), 1); err != nil || v[0] != unseen {
+		if v, err := wire.ReadRenew(integers(reply), 1); err != nil || v[0] != wire.Unseen {
 			t.Errorf("read as %v, %v", v, err)
 		}
 	})
 }
 
 func TestReleaseScriptOnEveryBranch(t *testing.T) {
-	release := func(k lockKeys) transport.Call { return releaseAll(releaseScript, []ownedKey{ownedBy(k, me, 0)}) }
+	release := func(k wire.Keys) transport.Call {
+		return wire.ReleaseAll(wire.ReleaseScript, []wire.Owned{ownedBy(k, me, 0)})
+	}
 	free := func(b scriptBench, _ string) { b.only() }
 	runScriptCases(t, []scriptCase{
 		{
@@ -418,12 +423,12 @@ func TestReleaseScriptOnEveryBranch(t *testing.T) {
 		},
 		{
 			name: "wrong type beside good ones", want: []any{1, 0, 0, 0, 0, 0, 1, 0},
-			call: func(k lockKeys) transport.Call {
-				return releaseAll(releaseScript, []ownedKey{
-					ownedBy(lockKeys{key: "a"}, me, 0),
+			call: func(k wire.Keys) transport.Call {
+				return wire.ReleaseAll(wire.ReleaseScript, []wire.Owned{
+					ownedBy(wire.Keys{Key: "a"}, me, 0),
 					ownedBy(k, me, 0),
-					ownedBy(lockKeys{key: "gone"}, me, 0),
-					ownedBy(lockKeys{key: "b"}, me, 0),
+					ownedBy(wire.Keys{Key: "gone"}, me, 0),
+					ownedBy(wire.Keys{Key: "b"}, me, 0),
 				})
 			},
 			setup: func(b scriptBench, key string) {
@@ -438,7 +443,7 @@ func TestReleaseScriptOnEveryBranch(t *testing.T) {
 
 func TestReleaseScriptTellsEverySubscriberByOneMessage(t *testing.T) {
 	onScriptServers(t, func(t *testing.T, b scriptBench) {
-		k, err := newLockKeys(hashKind{}, "order:1", nil)
+		k, err := wire.NewKeys(wire.HashKind{}, "order:1", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -447,12 +452,12 @@ func TestReleaseScriptTellsEverySubscriberByOneMessage(t *testing.T) {
 		other := b.hears("redisson_lock__channel:{order:2}")
 
 		for _, owner := range []string{stranger, me} {
-			b.hash(k.key, scriptLease, stranger)
-			reply, err := b.run(b.rdb, releaseAll(releaseScript, []ownedKey{ownedBy(k, me, 0)}))
+			b.hash(k.Key, scriptLease, stranger)
+			reply, err := b.run(b.rdb, wire.ReleaseAll(wire.ReleaseScript, []wire.Owned{ownedBy(k, me, 0)}))
 			b.answers(reply, err, []any{0, 0}) // says nothing
-			b.do("DEL", k.key)
-			b.hash(k.key, scriptLease, owner)
-			reply, err = b.run(b.rdb, releaseAll(releaseScript, []ownedKey{ownedBy(k, owner, 0)}))
+			b.do("DEL", k.Key)
+			b.hash(k.Key, scriptLease, owner)
+			reply, err = b.run(b.rdb, wire.ReleaseAll(wire.ReleaseScript, []wire.Owned{ownedBy(k, owner, 0)}))
 			b.answers(reply, err, []any{1, 2})
 			for _, next := range []func() string{first, second} {
 				if got, want := next(), channel+" 00"; got != want {
@@ -475,7 +480,7 @@ func TestReleaseScriptTellsEverySubscriberByOneMessage(t *testing.T) {
 }
 
 func TestInfoScriptOnEveryBranch(t *testing.T) {
-	info := func(k lockKeys) transport.Call { k.keyArg = k.key; return infoHash(&k) }
+	info := func(k wire.Keys) transport.Call { k.KeyArg = k.Key; return wire.InfoHash(&k) }
 	has := func(ttl time.Duration, fields ...string) func(b scriptBench, key string) {
 		return func(b scriptBench, key string) { b.hash(key, ttl, fields...) }
 	}

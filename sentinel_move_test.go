@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // movesBy is how long after another primary is named nothing is left at the former
@@ -24,10 +25,10 @@ func kindsOfLocks() []string { return []string{"mutex", "fenced", "string"} }
 func ownerAt(t testing.TB, s *redistest.Server, m *Mutex) string {
 	t.Helper()
 	command := "HKEYS"
-	if m.kind.traits().form == formString {
+	if m.kind.Traits().Form == wire.FormString {
 		command = "GET"
 	}
-	reply, err := s.Do(command, m.keys.key)
+	reply, err := s.Do(command, m.keys.Key)
 	if err != nil && !errors.Is(err, redis.Nil) {
 		t.Fatalf("%s at %s: %v", command, s.Addr(), err)
 	}
@@ -133,15 +134,15 @@ func listeners(t testing.TB, s *redistest.Server, m *Mutex) int64 {
 	t.Helper()
 	rdb := s.Client()
 	defer rdb.Close()
-	classic, err := rdb.PubSubNumSub(context.Background(), m.keys.channel).Result()
+	classic, err := rdb.PubSubNumSub(context.Background(), m.keys.Channel).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
-	sharded, err := rdb.PubSubShardNumSub(context.Background(), m.keys.channel).Result()
+	sharded, err := rdb.PubSubShardNumSub(context.Background(), m.keys.Channel).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return classic[m.keys.channel] + sharded[m.keys.channel]
+	return classic[m.keys.Channel] + sharded[m.keys.Channel]
 }
 
 // mentions counts the commands about a lock.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 func TestSetNXExtendThatComesLateDoesNotLowerTheTTL(t *testing.T) {
@@ -16,7 +17,7 @@ func TestSetNXExtendThatComesLateDoesNotLowerTheTTL(t *testing.T) {
 	b := newTestClient(t, s.Client())
 	l := mustLock(t, a.NewSetNXMutex("job"), WithLeaseTime(3*time.Second))
 	go1 := make(chan struct{})
-	w.On(func(c redistest.Command) bool { return c.Name == "SET" || redistest.Runs(renewStringSource)(c) }, redistest.HoldRequest(go1))
+	w.On(func(c redistest.Command) bool { return c.Name == "SET" || redistest.Runs(wire.RenewStringSource)(c) }, redistest.HoldRequest(go1))
 	err := l.Extend(context.Background(), 4*time.Second)
 	t.Logf("first Extend: %v", err)
 	if err := l.Extend(context.Background(), time.Minute); err != nil {
@@ -51,7 +52,7 @@ func TestAStringReleaseOfALostLockYieldsToNobody(t *testing.T) {
 	mustUnlock(t, mustLock(t, m)) // it knows the server now
 	l := mustLock(t, m)
 	waits := lockSoon(other.NewSetNXMutex("k"))
-	eventually(t, 5*time.Second, "other listens", func() bool { e, _ := other.subs.hears(m.keys.channel); return e == 1 })
+	eventually(t, 5*time.Second, "other listens", func() bool { e, _ := other.subs.hears(m.keys.Channel); return e == 1 })
 	rdb := s.Client()
 	if err := rdb.Set(context.Background(), "k", "stranger", 0).Err(); err != nil {
 		t.Fatal(err)

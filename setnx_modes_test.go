@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // scriptCommands are what a user who may not run scripts may not send.
@@ -120,7 +121,7 @@ func tourOfSetNX(t *testing.T, s *redistest.Server, scripts bool, opts ...func(*
 
 // acquiresString matches what acquires a lock of the string form.
 func acquiresString(c redistest.Command) bool {
-	return redistest.Runs(acquireStringSource)(c) || c.Name == "SET" && c.Arg(2) == "NX"
+	return redistest.Runs(wire.AcquireStringSource)(c) || c.Name == "SET" && c.Arg(2) == "NX"
 }
 
 func TestTheStringFormRunsNoScriptWhereTheServerComparesValues(t *testing.T) {

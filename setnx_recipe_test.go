@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // The plain recipe, as services write it by hand: SET NX PX with a random value,
@@ -143,7 +144,7 @@ func TestAWaiterForTheStringFormPollsForHoldersThatPublishNothing(t *testing.T) 
 			time.AfterFunc(held, func() { v.Mini().Del("k") })
 			start := time.Now()
 			l := mustLock(t, m)
-			if took := time.Since(start); took < held || took > held+foreignPoll+foreignPoll/10 {
+			if took := time.Since(start); took < held || took > held+wire.ForeignPoll+wire.ForeignPoll/10 {
 				t.Errorf("freed after %v, taken after %v", held, took)
 			}
 			mustUnlock(t, l)

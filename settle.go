@@ -7,13 +7,14 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // This file is what a gate makes of the end of an attempt.
 
 // settleLocked decides what an attempt came to. It returns how long to pause before
 // the next, or false when the driver's work is done.
-func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res transport.Result) (pause time.Duration, again bool) {
+func (g *gate) settleLocked(w *waiter, a *attempt, got wire.Grant, res transport.Result) (pause time.Duration, again bool) {
 	now := g.c.clock.Now()
 	g.attempt = nil
 	if res.Err == transport.ErrUnwanted { //nolint:errorlint // the lane's own
@@ -24,7 +25,7 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res transport.Resu
 		return 0, true
 	}
 	g.c.runner.Stale(&res)
-	g.last = answer{n: a.n, at: res.SentAt, ttl: got.ttl, err: res.Err}
+	g.last = answer{n: a.n, at: res.SentAt, ttl: got.Ttl, err: res.Err}
 	switch res.Fate {
 	case transport.Replied:
 		g.misses, g.silent, g.told = 0, 0, false
@@ -34,11 +35,11 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res transport.Resu
 		defer g.silenceLocked(a, res.Err, now)
 	}
 
-	if res.Fate == transport.Replied && got.taken && a.forced {
+	if res.Fate == transport.Replied && got.Taken && a.forced {
 		res.Fate, res.Err = transport.Unknown, transport.Unavailable(errForced)
 		g.last.err = res.Err
 	}
-	if res.Fate == transport.Replied && got.taken {
+	if res.Fate == transport.Replied && got.Taken {
 		return g.grantedLocked(w, a, got, res, now)
 	}
 	switch res.Fate {
@@ -46,11 +47,11 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got grant, res transport.Resu
 		g.lastHeld = a.n
 		g.answerOnceLocked(a.n, func(o *waiter) error { return g.busyLocked(o, now) })
 		g.subscribeLocked()
-		poll := min(max(now-w.since, firstPoll), g.c.cfg.maxPollInterval, a.want.kind.traits().poll)
+		poll := min(max(now-w.since, firstPoll), g.c.cfg.maxPollInterval, a.want.kind.Traits().Poll)
 		pause = poll + jitter(poll/10)
-		if got.ttl >= 0 {
+		if got.Ttl >= 0 {
 			// From the question: if that took long to arrive it is too early, and asks again.
-			left := max(got.ttl-(now-res.SentAt), 0)
+			left := max(got.Ttl-(now-res.SentAt), 0)
 			pause = min(pause, left+afterExpiry+jitter(expiryJitter))
 		}
 	case transport.Refused, transport.Barred:
@@ -98,7 +99,7 @@ func (g *gate) silenceLocked(a *attempt, err error, now time.Duration) {
 	}
 	if !g.told && now-max(g.silent, w.since) >= longSilence {
 		g.told = true
-		g.c.teller.say(line{text: "a wait has no answer from Redis, trying again", lock: w.want.keys.name, err: err})
+		g.c.teller.say(line{text: "a wait has no answer from Redis, trying again", lock: w.want.keys.Name, err: err})
 	}
 }
 
@@ -113,7 +114,7 @@ func (g *gate) failLocked(w *waiter, a *attempt, err error) {
 
 // grantedLocked makes a burst of a grant and gives it to the first waiter whom
 // it suits, or gives it back.
-func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res transport.Result, now time.Duration) (time.Duration, bool) {
+func (g *gate) grantedLocked(w *waiter, a *attempt, got wire.Grant, res transport.Result, now time.Duration) (time.Duration, bool) {
 	trusted := res.SentAt + a.want.lease - bootclock.Margin(a.want.lease)
 	slow := trusted-now < a.want.lease/2
 	var to *waiter
@@ -135,15 +136,15 @@ func (g *gate) grantedLocked(w *waiter, a *attempt, got grant, res transport.Res
 		return 0, true
 	}
 	b := &burst{
-		gate: g, owner: a.owner, lease: a.want.lease, at: g.c.runner.Site(g.keys.key),
-		spare: int16(min(got.last-got.token, mostTokens)), //nolint:gosec // so it fits
+		gate: g, owner: a.owner, lease: a.want.lease, at: g.c.runner.Site(g.keys.Key),
+		spare: int16(min(got.Last-got.Token, mostTokens)), //nolint:gosec // so it fits
 		due:   bootclock.Never, verifyAt: bootclock.Never, verified: now - verifyGap, answered: res.SentAt,
 	}
 	b.raise(trusted)
 	g.held = b
 	g.yielding.granted(now)
 	g.ref()
-	lease := b.holdLocked(to.want, got.token, trusted, now, to.caller)
+	lease := b.holdLocked(to.want, got.Token, trusted, now, to.caller)
 	if to.want.watchdog {
 		b.due = res.SentAt + g.c.cfg.watchdogTimeout/3
 	}

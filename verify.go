@@ -74,7 +74,7 @@ func (d *watchdog) keepEars(now time.Duration) {
 		old := g.held != nil && now-g.held.first.since >= keepAfter
 		g.mu.Unlock()
 		if old {
-			at[d.c.runner.Site(g.keys.key)] = true
+			at[d.c.runner.Site(g.keys.Key)] = true
 		}
 	}
 	d.mu.Lock()
@@ -86,7 +86,7 @@ func (d *watchdog) keepEars(now time.Duration) {
 // replaced has asked about what is held in slots that another node of the cluster has by now.
 func (d *watchdog) replaced() {
 	for _, g := range d.c.allGates() {
-		at := d.c.runner.Site(g.keys.key)
+		at := d.c.runner.Site(g.keys.Key)
 		g.mu.Lock()
 		b, next := g.held, bootclock.Never
 		if b != nil && b.at != at {
@@ -141,7 +141,7 @@ func (d *watchdog) verify(at *transport.Site) {
 	}
 	d.c.ghosts.again(func(r *released) bool { return r.at == at })
 	for _, g := range d.c.allGates() {
-		if d.c.runner.Site(g.keys.key) != at {
+		if d.c.runner.Site(g.keys.Key) != at {
 			continue
 		}
 		g.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // clientOfAnyKind is a client of a server that knows the scripts of all kinds, which forgets
@@ -16,7 +17,7 @@ func clientOfAnyKind(t *testing.T, v *redistest.Virtual, opts ...Option) (*Clien
 	t.Helper()
 	raw := v.Client()
 	defer raw.Close()
-	for _, source := range []string{acquireStringSource, renewStringSource, releaseStringSource} {
+	for _, source := range []string{wire.AcquireStringSource, wire.RenewStringSource, wire.ReleaseStringSource} {
 		if err := raw.ScriptLoad(context.Background(), source).Err(); err != nil {
 			t.Fatalf("SCRIPT LOAD: %v", err)
 		}
@@ -35,7 +36,7 @@ func TestNoSectionIsPassedOnAGrantThatIsOlderThanTheWindow(t *testing.T) {
 				c, w := clientOfAnyKind(t, v, WithLocalHandoff(2*time.Millisecond))
 				grant := redistest.Match(acquireRuns)
 				if kind == "setnx" {
-					grant = redistest.Runs(acquireStringSource)
+					grant = redistest.Runs(wire.AcquireStringSource)
 				}
 				rule := w.On(grant, redistest.DelayReply(late))
 				first, second := goLockNamed(c, kind), goLockNamed(c, kind)
@@ -87,9 +88,9 @@ func TestNoSectionIsPassedOnARenewalThatIsOlderThanTheWindow(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				const late = 500 * time.Millisecond
 				c, w := clientOfAnyKind(t, v, WithLocalHandoff(2*time.Millisecond))
-				renewal := redistest.Runs(renewSource)
+				renewal := redistest.Runs(wire.RenewSource)
 				if kind == "setnx" {
-					renewal = redistest.Runs(renewStringSource)
+					renewal = redistest.Runs(wire.RenewStringSource)
 				}
 				w.On(renewal, redistest.DelayReply(late))
 				start := time.Now()

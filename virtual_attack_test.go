@@ -14,13 +14,15 @@ import (
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 func TestVirtualWaitCountsTheAttemptMadeHere(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c, w := virtualWired(t, v)
 		virtualTake(v, "job", time.Hour)
-		w.On(redistest.Runs(acquireSource), redistest.DelayReply(900*time.Millisecond))
+		w.On(redistest.Runs(wire.AcquireSource), redistest.DelayReply(900*time.Millisecond))
 		start := time.Now()
 		_, err := c.NewMutex("job").TryLock(context.Background(), 2*time.Second)
 		if took := time.Since(start); took > 2050*time.Millisecond {
@@ -116,7 +118,7 @@ func TestVirtualGrantThatWasForcedOnItsWayIsNotBelieved(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c, w := virtualWired(t, v)
 		other := virtualClient(t, v)
-		w.On(redistest.Runs(acquireSource), redistest.DelayReply(300*time.Millisecond))
+		w.On(redistest.Runs(wire.AcquireSource), redistest.DelayReply(300*time.Millisecond))
 		m := c.NewMutex("job")
 		got := make(chan *Lease, 1)
 		go func() { got <- mustLock(t, m) }()
@@ -161,13 +163,13 @@ func TestVirtualUnlockOnAClusterIsBounded(t *testing.T) {
 		defer rdb.Close()
 		c := newTestClient(t, rdb)
 		l := mustLock(t, c.NewMutex("job"))
-		w.On(redistest.Runs(releaseSource), redistest.Swallow).Times(0)
+		w.On(redistest.Runs(wire.ReleaseSource), redistest.Swallow).Times(0)
 		start := time.Now()
 		err := l.Unlock(context.Background())
 		if took := time.Since(start); took > 2050*time.Millisecond {
 			t.Errorf("Unlock took %v: %v", took, err)
 		}
-		w.On(redistest.Runs(acquireSource), redistest.Swallow).Times(0)
+		w.On(redistest.Runs(wire.AcquireSource), redistest.Swallow).Times(0)
 		start = time.Now()
 		_, err = c.NewMutex("job2").TryLock(context.Background(), 2*time.Second)
 		if took := time.Since(start); took > 2050*time.Millisecond {
@@ -232,7 +234,7 @@ func TestVirtualUnlockIsBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c, w := virtualWired(t, v)
 		l := mustLock(t, c.NewMutex("job"))
-		runs := redistest.Runs(releaseSource)
+		runs := redistest.Runs(wire.ReleaseSource)
 		sha := func(name string) redistest.Match {
 			return func(c redistest.Command) bool { return runs(c) && c.Name == name }
 		}

@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // haunt lets the server have a lock with an owner that it should not have, as another
 // server that missed its release would.
-func haunt(v *redistest.Virtual, kind, key string, owner owner, ttl time.Duration) {
+func haunt(v *redistest.Virtual, kind, key string, owner wire.Owner, ttl time.Duration) {
 	if kind == "string" {
 		_ = v.Mini().Set(key, owner.(string))
 	} else {
@@ -127,7 +128,7 @@ func TestVirtualWhatWasReleasedIsRememberedForALeaseAndNoMore(t *testing.T) {
 		}
 		keys := c.NewMutex("k").keys
 		for range mostRemembered + 100 {
-			c.ghosts.remember(hashKind{}, &ownedKey{keys: &keys, owner: c.newOwner(), lease: time.Minute})
+			c.ghosts.remember(wire.HashKind{}, &wire.Owned{Keys: &keys, Owner: c.newOwner(), Lease: time.Minute})
 		}
 		if c.ghosts.n != mostRemembered || len(c.ghosts.list) != mostRemembered {
 			t.Errorf("%d are remembered in room for %d, want %d", c.ghosts.n, len(c.ghosts.list), mostRemembered)

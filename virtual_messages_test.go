@@ -18,13 +18,13 @@ func TestEachReleaseIsOneMessage(t *testing.T) {
 				"ForceUnlock": func(m *Mutex, _ *Lease) error { return m.ForceUnlock(context.Background()) },
 			} {
 				m := mutexOf(c, kind, kind+" "+how)
-				next := b.hears(m.keys.channel)
+				next := b.hears(m.keys.Channel)
 				if err := release(m, mustLock(t, m)); err != nil {
 					t.Fatalf("%s of the %s form: %v", how, kind, err)
 				}
-				b.do("PUBLISH", m.keys.channel, "end")
+				b.do("PUBLISH", m.keys.Channel, "end")
 				for _, want := range []string{"00", "end"} {
-					if got := next(); got != m.keys.channel+" "+want {
+					if got := next(); got != m.keys.Channel+" "+want {
 						t.Errorf("%s of the %s form: heard %q, want %q", how, kind, got, want)
 					}
 				}
@@ -136,8 +136,8 @@ func TestAReleaseInTwoMessagesWakesAWaiterAndHarmsNoHolder(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		m := newTestMutex(virtualClient(t, v), "k")
 		release := func() {
-			v.Mini().Publish(m.keys.channel, "0")
-			v.Mini().Publish(m.keys.channel, "2")
+			v.Mini().Publish(m.keys.Channel, "0")
+			v.Mini().Publish(m.keys.Channel, "2")
 		}
 		virtualTake(v, "k", time.Minute)
 		next := goLock(func() (*Lease, error) { return m.Lock(context.Background()) })

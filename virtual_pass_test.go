@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // passed is one section of a waiter.
@@ -61,12 +62,12 @@ func (p *passLog) wait(t testing.TB, n int, lock lockOfKind, section time.Durati
 
 // acquireRuns matches the runs of the scripts that acquire a hash.
 func acquireRuns(c redistest.Command) bool {
-	return redistest.Runs(acquireSource)(c) || redistest.Runs(acquireFencedSource)(c) || relayRuns(c)
+	return redistest.Runs(wire.AcquireSource)(c) || redistest.Runs(wire.AcquireFencedSource)(c) || relayRuns(c)
 }
 
 // relayRuns matches the runs of the scripts that release a hash and acquire it again.
 func relayRuns(c redistest.Command) bool {
-	return redistest.Runs(relayScript.Source)(c) || redistest.Runs(relayFencedScript.Source)(c)
+	return redistest.Runs(wire.RelayScript.Source)(c) || redistest.Runs(wire.RelayFencedScript.Source)(c)
 }
 
 func TestNoSectionStartsLaterThanTheWindowAfterRedisConfirmedTheLock(t *testing.T) {
@@ -86,7 +87,7 @@ func TestNoSectionStartsLaterThanTheWindowAfterRedisConfirmedTheLock(t *testing.
 				p.all.Wait()
 				var confirmed []time.Time // with a round trip of 0
 				for _, cmd := range v.Commands() {
-					if acquireRuns(cmd) || redistest.Runs(renewSource)(cmd) {
+					if acquireRuns(cmd) || redistest.Runs(wire.RenewSource)(cmd) {
 						confirmed = append(confirmed, cmd.Time)
 					}
 				}
@@ -117,7 +118,7 @@ func TestAWindowOfZeroNeverPasses(t *testing.T) {
 		}
 		mustUnlock(t, first)
 		p.all.Wait()
-		if n := v.CountIf(redistest.Runs(releaseSource)); n != waiters+1 {
+		if n := v.CountIf(redistest.Runs(wire.ReleaseSource)); n != waiters+1 {
 			t.Errorf("%d releases for %d sections", n, waiters+1)
 		}
 		if n := v.CountIf(acquireRuns); n < waiters+1 {
@@ -150,8 +151,8 @@ func TestAPassGoesToTheFirstInTheQueueAndSendsNothing(t *testing.T) {
 				t.Errorf("section %d was waiter %d's, its Unlock returned %v", i, s.n, s.unlockErr)
 			}
 		}
-		if v.Mini().Exists("k") || v.CountIf(redistest.Runs(releaseSource)) != 1 {
-			t.Errorf("at the end: key there %v, %d releases", v.Mini().Exists("k"), v.CountIf(redistest.Runs(releaseSource)))
+		if v.Mini().Exists("k") || v.CountIf(redistest.Runs(wire.ReleaseSource)) != 1 {
+			t.Errorf("at the end: key there %v, %d releases", v.Mini().Exists("k"), v.CountIf(redistest.Runs(wire.ReleaseSource)))
 		}
 	})
 }
@@ -240,7 +241,7 @@ func TestAPassedLeaseIsRenewedAndToldOfALoss(t *testing.T) {
 			t.Fatalf("%d grants, want the second lease to be passed", n)
 		}
 		virtualUntil(start, 95*time.Second)
-		times := virtualTimes(v.Commands(), start, redistest.Runs(renewSource))
+		times := virtualTimes(v.Commands(), start, redistest.Runs(wire.RenewSource))
 		if len(times) != 9 || times[0] != 10*time.Second || times[8] != 90*time.Second {
 			t.Errorf("renewed at %v", times)
 		}
@@ -290,13 +291,13 @@ func TestABurstIsNotPassedNearTheEndOfItsTrust(t *testing.T) {
 	edge := timeout - bootclock.Margin(timeout) - timeout/3
 	for at, passes := range map[time.Duration]bool{edge - time.Millisecond: true, edge: false, edge + time.Millisecond: false} {
 		inBubble(t, func(t *testing.T, v *redistest.Virtual) {
-			c, wire := virtualWired(t, v, WithLocalHandoff(time.Second), WithWatchdogTimeout(timeout))
+			c, w := virtualWired(t, v, WithLocalHandoff(time.Second), WithWatchdogTimeout(timeout))
 			m := c.NewMutex("k")
 			start := time.Now()
 			first := mustLock(t, m)
 			var p passLog
 			p.wait(t, 0, m.Lock, 0)
-			wire.On(redistest.Runs(renewSource), redistest.DropRequest).Times(0)
+			w.On(redistest.Runs(wire.RenewSource), redistest.DropRequest).Times(0)
 			virtualUntil(start, at)
 			mustUnlock(t, first)
 			p.all.Wait()
@@ -315,7 +316,7 @@ func TestALostBurstIsNotPassed(t *testing.T) {
 		},
 		"forced by this client": func(t *testing.T, _ *redistest.Virtual, c *Client, w *redistest.Wire) {
 			hold := make(chan struct{})
-			w.On(redistest.Runs(releaseSource), redistest.HoldRequest(hold))
+			w.On(redistest.Runs(wire.ReleaseSource), redistest.HoldRequest(hold))
 			go func() { _ = c.NewMutex("k").ForceUnlock(context.Background()) }()
 			synctest.Wait()
 			time.AfterFunc(20*time.Millisecond, func() { close(hold) })
@@ -329,7 +330,7 @@ func TestALostBurstIsNotPassed(t *testing.T) {
 		"forced elsewhere, the question about it is on its way": func(t *testing.T, v *redistest.Virtual, _ *Client, w *redistest.Wire) {
 			time.Sleep(100 * time.Millisecond)
 			hold := make(chan struct{})
-			w.On(redistest.Runs(renewSource), redistest.HoldReply(hold))
+			w.On(redistest.Runs(wire.RenewSource), redistest.HoldReply(hold))
 			if err := newTestClient(t, v.Client()).NewMutex("k").ForceUnlock(context.Background()); err != nil {
 				t.Fatal(err)
 			}
@@ -346,12 +347,12 @@ func TestALostBurstIsNotPassed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
-				c, wire := virtualWired(t, v, WithLocalHandoff(time.Second), WithWatchdogTimeout(900*time.Millisecond))
+				c, w := virtualWired(t, v, WithLocalHandoff(time.Second), WithWatchdogTimeout(900*time.Millisecond))
 				m := c.NewMutex("k")
 				first := mustLock(t, m)
 				var p passLog
 				p.wait(t, 0, m.Lock, time.Second)
-				lose(t, v, c, wire)
+				lose(t, v, c, w)
 				v.Reset()
 				_ = first.Unlock(context.Background()) // lost or not: the waiter must not have it
 				time.Sleep(100 * time.Millisecond)

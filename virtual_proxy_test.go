@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // proxyErrors are what proxies answer with in a server's place: Envoy and twemproxy among
@@ -151,7 +152,7 @@ func TestALookThatAProxyAnsweredSaysSoAndAForcedReleaseIsTriedAgain(t *testing.T
 }
 
 // looks matches the commands that read who holds a lock.
-func looks(c redistest.Command) bool { return redistest.Runs(infoSource)(c) || c.Name == "GET" }
+func looks(c redistest.Command) bool { return redistest.Runs(wire.InfoSource)(c) || c.Name == "GET" }
 
 func TestARelayThatAProxyAnsweredLeavesOneHolderAndNoDoubt(t *testing.T) {
 	for _, text := range proxyErrors {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // virtualReenter takes the lock once more under outer's context.
@@ -218,7 +219,7 @@ func TestVirtualLeaseOfAnotherClientOrNameIsNoRightToEnter(t *testing.T) {
 }
 
 // otherKind is a kind of lock that the hash is not.
-type virtualOtherKind struct{ hashKind }
+type virtualOtherKind struct{ wire.HashKind }
 
 func (virtualOtherKind) String() string { return "other kind" }
 

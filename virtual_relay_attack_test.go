@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // A lock that is forced elsewhere while the answer to its relay is on its way: the
@@ -112,7 +113,7 @@ func TestVerificationsDoNotTearTheRenewalsOfOthersApart(t *testing.T) {
 		// A command for each W/30, or for each hundred of those that are due by then, beside
 		// those that ask about the lock.
 		asked := int(2*span/verifyGap) + 1
-		if n, most := v.CountIf(redistest.Runs(renewSource)), asked+rounds*12; n > most || n < asked/2 {
+		if n, most := v.CountIf(redistest.Runs(wire.RenewSource)), asked+rounds*12; n > most || n < asked/2 {
 			t.Errorf("%d renewals in %d rounds of %d locks, want %d at most", n, rounds, others, most)
 		}
 		mustUnlock(t, held)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // goLockNamed begins a Lock that waits, and returns when it is queued or granted.
@@ -29,7 +30,7 @@ func TestAnUnlockThatRelayedLeavesTheGateToTheOneAfterIt(t *testing.T) {
 		first := goLockNamed(c, kind)
 		second := goLockNamed(c, kind)
 		renewal, release := make(chan struct{}), make(chan struct{})
-		w.On(redistest.Runs(renewSource), redistest.HoldReply(renewal))
+		w.On(redistest.Runs(wire.RenewSource), redistest.HoldReply(renewal))
 		virtualUntil(start, 10*time.Second)
 		unlocked := goLock(func() (*Lease, error) { return nil, first.lease.Unlock(context.Background()) })
 		synctest.Wait()
@@ -78,7 +79,7 @@ func TestTrustInARelayedLockBeginsBeforeTheRelayWasSent(t *testing.T) {
 			t.Errorf("trusted for %v more, want %v", time.Until(second.lease.ExpiresAt()), time.Until(want))
 		}
 		virtualUntil(sent, lease/3)
-		if n := v.CountIf(redistest.Runs(renewSource)); n != 1 {
+		if n := v.CountIf(redistest.Runs(wire.RenewSource)); n != 1 {
 			t.Errorf("%d renewals a third of the timeout after the relay was sent", n)
 		}
 		mustUnlock(t, second.lease)
@@ -128,7 +129,7 @@ func TestAMessageSoonAfterARelayIsNoEchoOfIt(t *testing.T) {
 		v.Mini().FlushAll()
 		v.Mini().Publish(channelKeys("k"), "0")
 		synctest.Wait()
-		if n := v.CountIf(redistest.Runs(renewSource)); n != 1 {
+		if n := v.CountIf(redistest.Runs(wire.RenewSource)); n != 1 {
 			t.Errorf("%d questions at once", n)
 		}
 		if err := second.lease.Err(); !errors.Is(err, ErrLost) {
@@ -145,7 +146,7 @@ func TestALockThatIsAskedAboutIsNotRelayed(t *testing.T) {
 		first := goLockNamed(c, kind)
 		second := goLockNamed(c, kind)
 		answer := make(chan struct{})
-		w.On(redistest.Runs(renewSource), redistest.HoldReply(answer))
+		w.On(redistest.Runs(wire.RenewSource), redistest.HoldReply(answer))
 		time.Sleep(100 * time.Millisecond)
 		v.Mini().Publish(channelKeys("k"), "0") // as if somebody had forced it
 		synctest.Wait()
@@ -205,7 +206,7 @@ func TestOnlyWhereOneNodeTellsOfReleasesIsALockRelayed(t *testing.T) {
 		inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 			client, _ := relayClient(t, v, WithLocalHandoff(defaultLocalHandoff))
 			m := client.NewMutex("k")
-			m.keys.tell = c.channels.publishArg(c.cluster)
+			m.keys.Tell = c.channels.publishArg(c.cluster)
 			first := mustLock(t, m)
 			var p passLog
 			for n := range 3 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // relayKinds runs f for each kind whose locks are relayed.
@@ -25,7 +26,7 @@ func relayClient(t *testing.T, v *redistest.Virtual, opts ...Option) (*Client, *
 	t.Helper()
 	raw := v.Client()
 	defer raw.Close()
-	for _, source := range []string{acquireSource, acquireFencedSource, releaseSource, renewSource, relayScript.Source, relayFencedScript.Source} {
+	for _, source := range []string{wire.AcquireSource, wire.AcquireFencedSource, wire.ReleaseSource, wire.RenewSource, wire.RelayScript.Source, wire.RelayFencedScript.Source} {
 		if err := raw.ScriptLoad(context.Background(), source).Err(); err != nil {
 			t.Fatalf("SCRIPT LOAD: %v", err)
 		}
@@ -36,7 +37,7 @@ func relayClient(t *testing.T, v *redistest.Virtual, opts ...Option) (*Client, *
 }
 
 // plainReleases matches the runs of the script that only releases a hash.
-var plainReleases = redistest.Runs(releaseSource)
+var plainReleases = redistest.Runs(wire.ReleaseSource)
 
 func TestALongSectionIsRelayedInOneCommandWithoutAPause(t *testing.T) {
 	relayKinds(t, func(t *testing.T, v *redistest.Virtual, kind string) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // TestVirtualWaiterWhoseMessageWasDroppedEntersByThePollBound releases the lock
@@ -54,7 +55,7 @@ func TestVirtualPollIntervalDoublesFrom250MillisecondsTo5Seconds(t *testing.T) {
 	inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		longest := 5 * time.Second
 		if kindOfTest() == "setnx" {
-			longest = foreignPoll
+			longest = wire.ForeignPoll
 		}
 		c := virtualClient(t, v)
 		virtualTake(v, "job", 0)

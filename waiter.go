@@ -81,7 +81,7 @@ func (g *gate) join(w *waiter, now time.Duration, ends bool) (d delivery, answer
 // warnSelf tells once that a wait is behind this very client.
 func (g *gate) warnSelf(w *waiter) {
 	g.c.warnOnce(&g.c.warnedSelf, "waiting for a lock that this client holds; "+
-		"to re-enter instead, lock with the context from Lease.Context", w.want.keys.name)
+		"to re-enter instead, lock with the context from Lease.Context", w.want.keys.Name)
 }
 
 // leave ends a wait from outside: by its own timer or context. It returns what
@@ -119,14 +119,14 @@ func (g *gate) whyLocked(w *waiter, now time.Duration) error {
 	case g.last.n >= w.from:
 		return g.busyLocked(w, now)
 	case w.met:
-		return &LockError{Op: w.op, Name: w.want.keys.name, Err: ErrNotAcquired}
+		return &LockError{Op: w.op, Name: w.want.keys.Name, Err: ErrNotAcquired}
 	}
 	return transport.Unavailable(transport.NoAnswer(now - w.since))
 }
 
 // busyLocked is ErrNotAcquired with what is known of the holder's lease.
 func (g *gate) busyLocked(w *waiter, now time.Duration) error {
-	err := &LockError{Op: w.op, Name: w.want.keys.name, Err: ErrNotAcquired}
+	err := &LockError{Op: w.op, Name: w.want.keys.Name, Err: ErrNotAcquired}
 	switch {
 	case g.held != nil:
 		err.TTL = time.Duration(g.held.trusted.Load()) - now
@@ -207,7 +207,7 @@ func (g *gate) lock(ctx context.Context, op string, wait time.Duration, want wan
 func (g *gate) wait(ctx context.Context, w *waiter, now, limit time.Duration) (delivery, error) {
 	deadline, ends := ctx.Deadline()
 	// An attempt made here must end before the wait does.
-	w.here = ctx.Done() == nil && (limit == forever || limit >= transport.MostOfAFlight && w.want.kind.traits().trips == 1)
+	w.here = ctx.Done() == nil && (limit == forever || limit >= transport.MostOfAFlight && w.want.kind.Traits().Trips == 1)
 	w.until = bootclock.Never
 	if limit != forever {
 		w.until = now + max(limit, 0)

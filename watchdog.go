@@ -7,6 +7,7 @@ import (
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // bootPace is between two looks at the boot clock while something is held.
@@ -140,7 +141,7 @@ func (d *watchdog) run() {
 			}
 			continue
 		}
-		for _, batch := range inBatches(d.round(due, now), renewal.batch) {
+		for _, batch := range wire.InBatches(d.round(due, now), renewal.batch) {
 			d.send(batch)
 		}
 		if len(due) > 0 {
@@ -196,11 +197,11 @@ func (d *watchdog) stop() bool {
 // renewal is one burst of a round.
 type renewal struct {
 	b     *burst
-	owned ownedKey
-	key   batchKey
+	owned wire.Owned
+	key   wire.BatchKey
 }
 
-func (r renewal) batch() batchKey { return r.key }
+func (r renewal) batch() wire.BatchKey { return r.key }
 
 // round looks at each burst that is due: it ends what has run out, returns what
 // is to be renewed or verified, and schedules the rest. All holders are told before
@@ -252,17 +253,17 @@ func (d *watchdog) look(b *burst, now time.Duration) (s sight) {
 		return s
 	}
 	owned := b.owned()
-	owned.lease = b.watchTTLLocked(now, d.c.cfg.watchdogTimeout)
-	if owned.lease == 0 {
+	owned.Lease = b.watchTTLLocked(now, d.c.cfg.watchdogTimeout)
+	if owned.Lease == 0 {
 		b.due = bootclock.Never
 		if left := time.Duration(b.trusted.Load()) - now; b.moved {
 			// What was extended at another server counts at this one only from now on.
-			owned.lease = (left + bootclock.Margin(left)).Truncate(time.Millisecond) + time.Millisecond
+			owned.Lease = (left + bootclock.Margin(left)).Truncate(time.Millisecond) + time.Millisecond
 		}
 	} else {
 		// Not below what a longer lease on the same owner has taken.
 		left := time.Duration(b.trusted.Load()) - now
-		owned.lease = max(owned.lease, (left+bootclock.Margin(left)).Truncate(time.Millisecond)+time.Millisecond)
+		owned.Lease = max(owned.Lease, (left+bootclock.Margin(left)).Truncate(time.Millisecond)+time.Millisecond)
 	}
 	if b.renewing == nil && (b.verifyAt <= now || b.due <= now+d.early()) {
 		b.verifyAt, b.verified = bootclock.Never, now
@@ -270,7 +271,7 @@ func (d *watchdog) look(b *burst, now time.Duration) (s sight) {
 		for b.due <= now+d.early() {
 			b.due += d.interval()
 		}
-		s.renewal = renewal{b, owned, batchOf(d.c.runner, b.kind(), g.keys, b.alone || b.apart)}
+		s.renewal = renewal{b, owned, wire.BatchOf(d.c.runner, b.kind(), g.keys, b.alone || b.apart)}
 		s.renew = true
 	}
 	s.next = b.nextLocked()
@@ -292,7 +293,7 @@ func (d *watchdog) unwatchedLocked(b *burst, now time.Duration) (holds []*hold) 
 func (d *watchdog) send(batch []renewal) {
 	if !d.c.spawn(func() { d.renew(batch) }) {
 		for _, r := range batch {
-			d.settle(r, unseen, transport.Result{Fate: transport.Unknown, Err: ErrClosed, SentAt: d.c.clock.Now()}, false)
+			d.settle(r, wire.Unseen, transport.Result{Fate: transport.Unknown, Err: ErrClosed, SentAt: d.c.clock.Now()}, false)
 		}
 	}
 }
@@ -300,13 +301,13 @@ func (d *watchdog) send(batch []renewal) {
 // renew asks Redis about one batch and applies the answer to each burst.
 func (d *watchdog) renew(batch []renewal) {
 	timeout := min(transport.AttemptTimeout, d.c.cfg.watchdogTimeout/6)
-	owned := make([]ownedKey, len(batch))
+	owned := make([]wire.Owned, len(batch))
 	for i, r := range batch {
 		owned[i] = r.owned
 	}
-	verdicts, res := batch[0].b.kind().renew(d.c.runner.OnLane(d.c.root, timeout), owned)
+	verdicts, res := batch[0].b.kind().Renew(d.c.runner.OnLane(d.c.root, timeout), owned)
 	for i, r := range batch {
-		v := unseen
+		v := wire.Unseen
 		if res.Fate == transport.Replied {
 			v = verdicts[i]
 		}
@@ -316,16 +317,16 @@ func (d *watchdog) renew(batch []renewal) {
 
 // settle applies the verdict on one burst and schedules what comes next. A
 // failure is tried again soon, alone if the server refused the whole batch.
-func (d *watchdog) settle(r renewal, v verdict, res transport.Result, company bool) {
+func (d *watchdog) settle(r renewal, v wire.Verdict, res transport.Result, company bool) {
 	b, g := r.b, r.b.gate
-	if v != unseen {
-		g.judged(b, v, res, r.owned.lease)
+	if v != wire.Unseen {
+		g.judged(b, v, res, r.owned.Lease)
 	}
 	failed := false
 	g.mu.Lock()
 	close(b.renewing)
 	b.renewing = nil
-	if v == unseen && !b.over {
+	if v == wire.Unseen && !b.over {
 		// What is not answered for all is asked for each: one slot that is half moved, or one
 		// key without the right to it, refuses the script of all.
 		b.alone = b.alone || company && res.Fate == transport.Refused
@@ -335,7 +336,7 @@ func (d *watchdog) settle(r renewal, v verdict, res transport.Result, company bo
 		if b.apart {
 			again = d.c.clock.Now()
 		}
-		if r.owned.lease > 0 && !b.moved {
+		if r.owned.Lease > 0 && !b.moved {
 			b.due = min(b.due, again)
 		} else {
 			b.verifyAt = min(b.verifyAt, again)
@@ -346,7 +347,7 @@ func (d *watchdog) settle(r renewal, v verdict, res transport.Result, company bo
 	g.mu.Unlock()
 	d.schedule(b, next)
 	if failed {
-		d.c.teller.say(line{text: "renewal failed, trying again", lock: b.keys().name, err: res.Err})
+		d.c.teller.say(line{text: "renewal failed, trying again", lock: b.keys().Name, err: res.Err})
 	}
 }
 

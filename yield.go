@@ -162,7 +162,7 @@ func (y *yielding) granted(now time.Duration) {
 func (g *gate) heard(freed bool, told int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	echoes, counted := g.c.subs.hears(g.keys.channel)
+	echoes, counted := g.c.subs.hears(g.keys.Channel)
 	if told == 0 && (!freed || counted == echoes) {
 		g.echoBy = 0 // nothing comes back
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // stints are bursts of clients, by the client's number, in order.
@@ -257,7 +258,7 @@ func (f *foreigner) section(d time.Duration) {
 	}
 	time.Sleep(d)
 	rdb.HDel(context.Background(), "k", "stranger:1")
-	if err := rdb.Publish(context.Background(), channelOfTest("k"), foreignPayload).Err(); err != nil {
+	if err := rdb.Publish(context.Background(), channelOfTest("k"), wire.ForeignPayload).Err(); err != nil {
 		f.t.Error(err)
 	}
 }
@@ -358,7 +359,7 @@ func TestOneAttemptDuringAReleaseIsNotLate(t *testing.T) {
 		c, w := virtualWired(t, v)
 		m := c.NewMutex("k")
 		held := mustLock(t, m)
-		w.On(redistest.Runs(releaseScript.Source), redistest.DelayReply(5*time.Millisecond))
+		w.On(redistest.Runs(wire.ReleaseScript.Source), redistest.DelayReply(5*time.Millisecond))
 		start := time.Now()
 		released := goLock(func() (*Lease, error) { return nil, held.Unlock(context.Background()) })
 		virtualUntil(start, 2*time.Millisecond)

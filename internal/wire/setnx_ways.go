@@ -1,4 +1,4 @@
-package watchlock
+package wire
 
 import "sync"
 
@@ -7,15 +7,15 @@ type stringMode int
 
 const (
 	modeUnknown stringMode = iota // ask, before anything is taken
-	modePlain                     // it knows DELEX, and the user may send it
-	modeScript
+	ModePlain                     // it knows DELEX, and the user may send it
+	ModeScript
 )
 
 // stringWays is what is known of the servers that have locks of the string form.
 type stringWays struct {
 	// place names the server that has a lock, as far as is known. What is learned of one
 	// place says little of another: a cluster may have servers of two versions for a while.
-	place func(k *lockKeys) int
+	place func(k *Keys) int
 	many  bool // places
 
 	mu sync.Mutex
@@ -28,16 +28,16 @@ type stringWays struct {
 }
 
 func newStringWays(bySlot bool) *stringWays {
-	w := &stringWays{many: bySlot, place: func(*lockKeys) int { return -1 }}
+	w := &stringWays{many: bySlot, place: func(*Keys) int { return -1 }}
 	if bySlot {
-		w.place = func(k *lockKeys) int { return k.slot }
+		w.place = func(k *Keys) int { return k.Slot }
 	}
-	w.forget()
+	w.Forget()
 	return w
 }
 
-// forget is for when servers may have been replaced.
-func (w *stringWays) forget() {
+// Forget is for when servers may have been replaced.
+func (w *stringWays) Forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.modes, w.noEval = make(map[int]stringMode), make(map[int]bool)
@@ -50,11 +50,11 @@ func (w *stringWays) forget() {
 //  1. Scripts: whoever may not run them takes nothing by one either, and asks then.
 //  2. Plain commands: only when scripts are known to run as well. They give back what a
 //     server without DELEX has let us take.
-func (w *stringWays) mode(k *lockKeys) stringMode {
+func (w *stringWays) mode(k *Keys) stringMode {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	m := w.modes[w.place(k)]
-	if m == modeUnknown && w.many && (w.newest == modeScript || w.newest == modePlain && w.runs && !w.denied) {
+	if m == modeUnknown && w.many && (w.newest == ModeScript || w.newest == ModePlain && w.runs && !w.denied) {
 		return w.newest
 	}
 	return m
@@ -64,17 +64,17 @@ func (w *stringWays) mode(k *lockKeys) stringMode {
 func (w *stringWays) askScripts() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.many && w.newest == modePlain && !w.runs && !w.denied
+	return w.many && w.newest == ModePlain && !w.runs && !w.denied
 }
 
-func (w *stringWays) learn(k *lockKeys, m stringMode) {
+func (w *stringWays) Learn(k *Keys, m stringMode) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.modes[w.place(k)], w.newest = m, m
 }
 
 // learnScripts notes whether the user may run scripts on the server of k.
-func (w *stringWays) learnScripts(k *lockKeys, run bool) {
+func (w *stringWays) learnScripts(k *Keys, run bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if run {
@@ -85,7 +85,7 @@ func (w *stringWays) learnScripts(k *lockKeys, run bool) {
 }
 
 // scriptless reports whether the user may not run scripts on the server of k.
-func (w *stringWays) scriptless(k *lockKeys) bool {
+func (w *stringWays) scriptless(k *Keys) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.noEval[w.place(k)]

@@ -1,4 +1,4 @@
-package watchlock
+package wire
 
 import (
 	"errors"
@@ -8,59 +8,59 @@ import (
 	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
-// maxNameBytes bounds a lock's name, before and after mapping.
-const maxNameBytes = 32 << 10
+// MaxNameBytes bounds a lock's name, before and after mapping.
+const MaxNameBytes = 32 << 10
 
 // How a release is published, as an argument of the scripts that do.
 const (
-	publishClassic = "classic"
-	publishSharded = "sharded"
+	PublishClassic = "classic"
+	PublishSharded = "sharded"
 	publishBoth    = "both"
 )
 
 // What a release is published as.
 const (
-	releasePayload = "00" // by a client like this one; a number to Redisson, as its own
-	foreignPayload = "0"  // by others
+	ReleasePayload = "00" // by a client like this one; a number to Redisson, as its own
+	ForeignPayload = "0"  // by others
 )
 
-// lockKeys are the places in Redis that belong to one lock.
-type lockKeys struct {
-	kind    kind
-	name    string // as the caller wrote it
-	key     string // the mapped name: the Redis key that is the lock
-	channel string // where releases of that key are published
-	token   string // the counter of its fencing tokens; empty when it has none
-	slot    int    // the cluster slot of all of them
+// Keys are the places in Redis that belong to one lock.
+type Keys struct {
+	Kind    Kind
+	Name    string // as the caller wrote it
+	Key     string // the mapped name: the Redis key that is the lock
+	Channel string // where releases of that key are published
+	Token   string // the counter of its fencing tokens; empty when it has none
+	Slot    int    // the cluster slot of all of them
 
-	keyArg, channelArg any // key and channel, boxed once
-	tell               any // how to publish a release, as a script's argument; nil: on the one server
+	KeyArg, ChannelArg any // key and channel, boxed once
+	Tell               any // how to publish a release, as a script's argument; nil: on the one server
 }
 
-// newLockKeys maps name and derives what belongs to it for locks of kind. A name
+// NewKeys maps name and derives what belongs to it for locks of kind. A name
 // that is refused comes back with the reason, and the keys must not be used.
-func newLockKeys(kind kind, name string, mapName func(string) string) (lockKeys, error) {
-	k := lockKeys{kind: kind, name: name}
+func NewKeys(kind Kind, name string, mapName func(string) string) (Keys, error) {
+	k := Keys{Kind: kind, Name: name}
 	if err := checkName("name", name); err != nil {
 		return k, err
 	}
-	k.key = name
+	k.Key = name
 	if mapName != nil {
-		k.key = mapName(name)
-		if err := checkName("mapped name", k.key); err != nil {
+		k.Key = mapName(name)
+		if err := checkName("mapped name", k.Key); err != nil {
 			return k, err
 		}
 	}
-	if err := checkTag(k.key); err != nil {
+	if err := checkTag(k.Key); err != nil {
 		return k, err
 	}
-	traits := kind.traits()
-	k.channel = prefixed(traits.channel, k.key)
-	if traits.counter != "" {
-		k.token = prefixed(traits.counter, k.key)
+	traits := kind.Traits()
+	k.Channel = prefixed(traits.channel, k.Key)
+	if traits.Counter != "" {
+		k.Token = prefixed(traits.Counter, k.Key)
 	}
-	k.slot = transport.KeySlot(k.key)
-	k.keyArg, k.channelArg = k.key, k.channel
+	k.Slot = transport.KeySlot(k.Key)
+	k.KeyArg, k.ChannelArg = k.Key, k.Channel
 	return k, nil
 }
 
@@ -68,8 +68,8 @@ func checkName(what, name string) error {
 	switch {
 	case name == "":
 		return errors.New(what + " is empty")
-	case len(name) > maxNameBytes:
-		return fmt.Errorf("%s has %d bytes, more than %d", what, len(name), maxNameBytes)
+	case len(name) > MaxNameBytes:
+		return fmt.Errorf("%s has %d bytes, more than %d", what, len(name), MaxNameBytes)
 	}
 	return nil
 }
