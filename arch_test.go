@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,12 +18,27 @@ import (
 const (
 	modulePath   = "github.com/seed-8c25f305/watchlock"
 	redisPath    = "github.com/redis/go-redis/v9"
-	maxFileLines = 500
+	maxFileLines = 350
 )
 
-// goSource is one parsed file of the package.
+// parts are the packages of the library, and what each may import of the others and of
+// go-redis. Nothing runs up.
+var parts = map[string][]string{
+	".":                  {"internal/bootclock", "internal/transport", "internal/wire", "internal/pubsub", "internal/orphans"},
+	"internal/bootclock": {},
+	"internal/transport": {"internal/bootclock", redisPath},
+	"internal/wire":      {"internal/transport", "internal/bootclock"},
+	"internal/pubsub":    {"internal/transport", "internal/wire", "internal/bootclock", redisPath},
+	"internal/orphans":   {"internal/transport", "internal/wire", "internal/bootclock"},
+}
+
+// redisElsewhere are single files that know go-redis: New takes its client, and an error
+// reply stands as one.
+var redisElsewhere = []string{"client.go", "internal/wire/plain.go"}
+
+// goSource is one parsed file of the library.
 type goSource struct {
-	name string
+	name string // with the folder of its package
 	fset *token.FileSet
 	file *ast.File
 }
@@ -38,14 +52,6 @@ type roomRule struct {
 }
 
 var roomRules = []roomRule{
-	{
-		name:  "go-redis is imported where commands leave and replies come in",
-		only:  []string{"client.go", "runner.go", "link.go", "passage.go", "primary.go", "commands.go", "judge.go", "plain.go", "pubsub_wait.go"},
-		finds: importsOfRedis,
-		bad: `package p
-import "github.com/redis/go-redis/v9/push" // here
-`,
-	},
 	{
 		name:  "one file talks to the caller's logger",
 		only:  []string{"teller.go", "options.go"},
@@ -67,8 +73,8 @@ func f() {
 	},
 	{
 		name:  "goroutines start where their owner waits for them",
-		only:  []string{"client.go"},
-		finds: nodesThat(startsGoroutine),
+		only:  []string{"client.go", "close.go"},
+		finds: nodesThat(isGoStatement),
 		bad: `package p
 func f() {
 	go f() // here
@@ -76,9 +82,18 @@ func f() {
 `,
 	},
 	{
+		name:  "AfterFunc starts them too",
+		only:  []string{"tie.go", "internal/transport/flight.go", "internal/transport/lane.go", "internal/transport/link.go", "internal/transport/primary.go"},
+		finds: nodesThat(selectorOf("", "AfterFunc")),
+		bad: `package p
+func f() {
+	time.AfterFunc(1, f) // here
+}
+`,
+	},
+	{
 		name:  "a WaitGroup starts goroutines too",
-		only:  []string{"client.go"},
-		finds: nodesThat(startsGoroutine),
+		finds: nodesThat(startsByWaitGroup),
 		bad: `package p
 func f(wg *sync.WaitGroup) {
 	wg.Go(func() {}) // here
@@ -104,7 +119,7 @@ func init() {} // here
 	},
 	{
 		name:  "package variables are errors, assertions or, where they belong, scripts and traits",
-		only:  []string{"scripts.go", "kind.go", "kind_fenced.go", "kind_string.go"},
+		only:  []string{"internal/wire/scripts.go", "internal/wire/kind.go", "internal/wire/kind_fenced.go", "internal/wire/kind_string.go"},
 		finds: packageVars,
 		bad: `package p
 var _ I = (*T)(nil)
@@ -120,32 +135,6 @@ var cache = map[string]int{} // here
 		bad: `package p
 func f() {
 	g(context.TODO()) // here
-}
-`,
-	},
-	{
-		name:  "the kinds spell keys and channels",
-		only:  []string{"kind.go", "kind_fenced.go"},
-		finds: nodesThat(literalWith(`redisson_`)),
-		bad: `package p
-const channel = "redisson_lock__channel:" // here
-`,
-	},
-	{
-		name:  "one file knows the order of a script's arguments",
-		only:  []string{"scripts.go"},
-		finds: nodesThat(literalWith(`\b(KEYS|ARGV)\b`)),
-		bad: `package p
-const script = "return redis.call('get', KEYS[1])" // here
-`,
-	},
-	{
-		name:  "milliseconds exist at the door and on the wire",
-		only:  []string{"scripts.go", "answers.go", "plain.go", "options.go"},
-		finds: nodesThat(callsMilliseconds),
-		bad: `package p
-func f(d time.Duration) {
-	g(d.Milliseconds()) // here
 }
 `,
 	},
@@ -172,6 +161,45 @@ func TestRoomsOfTheHouseAreKept(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestPackagesImportOnlyWhatLiesBelowThem keeps the edges between the parts of the library.
+func TestPackagesImportOnlyWhatLiesBelowThem(t *testing.T) {
+	for _, path := range goFiles(t) {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		s := parseGo(t, path, nil)
+		for _, pos := range strayImports(s, filepath.ToSlash(filepath.Dir(path))) {
+			t.Errorf("%s: it may import of this module and of go-redis: %q", s.at(pos), parts[filepath.ToSlash(filepath.Dir(path))])
+		}
+	}
+	for from, bad := range map[string]string{
+		"internal/wire": "internal/pubsub", "internal/bootclock": "internal/transport", "internal/transport": "internal/wire",
+		"internal/pubsub": "internal/orphans", "internal/orphans": "internal/pubsub", ".": "internal/redistest",
+	} {
+		s := parseGo(t, from+"/bad.go", "package p\nimport \""+modulePath+"/"+bad+"\"\n")
+		if len(strayImports(s, from)) != 1 {
+			t.Errorf("an import of %s by %s is not found", bad, from)
+		}
+	}
+}
+
+// strayImports are the imports of a file that its package must not have.
+func strayImports(s goSource, part string) []token.Pos {
+	var found []token.Pos
+	for _, spec := range s.file.Imports {
+		path, _ := strconv.Unquote(spec.Path.Value)
+		inside, ours := strings.CutPrefix(path, modulePath+"/")
+		redis := path == redisPath || strings.HasPrefix(path, redisPath+"/")
+		switch {
+		case ours && slices.Contains(parts[part], inside), redis && slices.Contains(parts[part], redisPath):
+		case redis && slices.Contains(redisElsewhere, s.name):
+		case ours, redis, path == modulePath:
+			found = append(found, spec.Pos())
+		}
+	}
+	return found
 }
 
 // TestEveryRuleCatchesItsViolation keeps a rule from passing because it finds nothing at all.
@@ -272,11 +300,15 @@ func nestedModules(t *testing.T) []string {
 
 func goFiles(t *testing.T) []string {
 	t.Helper()
-	files, err := filepath.Glob("*.go")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no Go files: %v", err)
+	var all []string
+	for part := range parts {
+		files, err := filepath.Glob(filepath.Join(part, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("no Go files in %s: %v", part, err)
+		}
+		all = append(all, files...)
 	}
-	return files
+	return all
 }
 
 // parseGo reads the file at path, or src when it is a string.
@@ -287,7 +319,7 @@ func parseGo(t *testing.T, path string, src any) goSource {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return goSource{name: filepath.Base(path), fset: fset, file: file}
+	return goSource{name: filepath.ToSlash(filepath.Clean(path)), fset: fset, file: file}
 }
 
 func (s goSource) at(pos token.Pos) string {
@@ -314,8 +346,6 @@ func importsOf(s goSource, modules []string) []token.Pos {
 	return found
 }
 
-func importsOfRedis(s goSource) []token.Pos { return importsOf(s, []string{redisPath}) }
-
 func importsOfZap(s goSource) []token.Pos { return importsOf(s, []string{"go.uber.org/zap"}) }
 
 // nodesThat makes a finder of every node that match accepts.
@@ -332,15 +362,18 @@ func nodesThat(match func(ast.Node) bool) func(goSource) []token.Pos {
 	}
 }
 
-func startsGoroutine(n ast.Node) bool {
-	switch n := n.(type) {
-	case *ast.GoStmt:
-		return true
-	case *ast.CallExpr:
-		sel, ok := n.Fun.(*ast.SelectorExpr)
-		return ok && sel.Sel.Name == "Go"
+func isGoStatement(n ast.Node) bool {
+	_, is := n.(*ast.GoStmt)
+	return is
+}
+
+func startsByWaitGroup(n ast.Node) bool {
+	call, ok := n.(*ast.CallExpr)
+	if !ok {
+		return false
 	}
-	return false
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	return ok && sel.Sel.Name == "Go"
 }
 
 // callsLogOfConfig finds a method of what the field log of a config keeps.
@@ -353,6 +386,7 @@ func callsLogOfConfig(n ast.Node) bool {
 	return ok && log.Sel.Name == "log"
 }
 
+// selectorOf finds the names of a package; of any when pkg is empty.
 func selectorOf(pkg string, names ...string) func(ast.Node) bool {
 	return func(n ast.Node) bool {
 		sel, ok := n.(*ast.SelectorExpr)
@@ -360,21 +394,8 @@ func selectorOf(pkg string, names ...string) func(ast.Node) bool {
 			return false
 		}
 		x, ok := sel.X.(*ast.Ident)
-		return ok && x.Name == pkg
+		return ok && (pkg == "" || x.Name == pkg)
 	}
-}
-
-func literalWith(pattern string) func(ast.Node) bool {
-	re := regexp.MustCompile(pattern)
-	return func(n ast.Node) bool {
-		lit, ok := n.(*ast.BasicLit)
-		return ok && lit.Kind == token.STRING && re.MatchString(lit.Value)
-	}
-}
-
-func callsMilliseconds(n ast.Node) bool {
-	sel, ok := n.(*ast.SelectorExpr)
-	return ok && sel.Sel.Name == "Milliseconds"
 }
 
 func initFuncs(s goSource) []token.Pos {

@@ -1,11 +1,8 @@
 package watchlock
 
 import (
-	"fmt"
-	"runtime"
 	"sync/atomic"
 	"time"
-	"weak"
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
@@ -53,144 +50,11 @@ func (b *burst) keys() *wire.Keys { return b.first.keys }
 
 func (b *burst) kind() wire.Kind { return b.first.keys.Kind }
 
-// hold is what one successful Lock has of a burst, and what stays when the
-// Lease itself is forgotten.
-type hold struct {
-	// immutable
-	burst   *burst
-	keys    *wire.Keys    // with the name that the caller gave
-	maxHold time.Duration // 0: none
-	token   int64         // of a fenced lock
-	caller  uintptr
-	since   time.Duration
-
-	// atomic
-	end     atomic.Int64 // of this hold alone: its lease time or max hold
-	watched atomic.Bool  // somebody can learn of a loss
-
-	watchdog bool // immutable
-
-	// guarded by gate.mu
-	lost      bool // it ended by itself, not by Unlock or Close
-	unlocked  bool
-	warned    bool
-	forgotten bool                     // its Lease is unreachable
-	pinned    bool                     // lease stays
-	next      *hold                    // of the burst's
-	err       error                    // why it ended, a sentinel; nil while it is live
-	lease     *Lease                   // until the watchdog's first look, or for a caller that has only Done
-	seen      weak.Pointer[Lease]      // after that
-	done      chan struct{}            // made when it is asked for
-	tied      map[<-chan struct{}]*tie // by the Done of the parents
-}
-
-// until is the instant from which the hold must not be trusted.
-func (h *hold) until() time.Duration {
-	return time.Duration(min(h.burst.trusted.Load(), h.end.Load()))
-}
-
-// live reports whether the hold may be trusted at now.
-func (h *hold) live(now time.Duration) bool { return now < h.until() }
-
-// placeOf is where the lock was taken.
-func placeOf(caller uintptr) string {
-	f, _ := runtime.CallersFrames([]uintptr{caller}).Next()
-	if f.File == "" {
-		return "unknown"
-	}
-	return fmt.Sprintf("%s:%d", f.File, f.Line)
-}
-
-// lookLocked notices a Lease that became unreachable without Unlock. At first the
-// hold itself keeps the Lease, which costs a short hold nothing; from the first
-// look on only a caller does.
-func (h *hold) lookLocked() {
-	switch {
-	case h.pinned, h.err != nil: // Close has ended it: its holder may still unlock
-	case h.lease != nil:
-		h.seen, h.lease = weak.Make(h.lease), nil
-	case h.seen.Value() == nil:
-		h.forgotten = true
-	}
-}
-
-// reasonLocked is why the hold ended, for its caller; nil while it is live.
-func (h *hold) reasonLocked() error {
-	if h.err == nil {
-		return nil
-	}
-	return h.wrap("lease", h.err)
-}
-
 // raise moves trust to at, never back.
 func (b *burst) raise(at time.Duration) {
 	if int64(at) > b.trusted.Load() {
 		b.trusted.Store(int64(at))
 	}
-}
-
-// ending is a hold that was ended under the gate's mutex and whose contexts are
-// to be cancelled after it.
-type ending struct {
-	ties map[<-chan struct{}]*tie
-	done chan struct{}
-	err  error
-	hold *hold  // to log about; nil for none
-	note string // what to log
-}
-
-// tell closes what hangs on an ended hold.
-func (e ending) tell() {
-	for _, t := range e.ties {
-		t.untie(e.err)
-	}
-	if e.done != nil {
-		close(e.done)
-	}
-}
-
-// tellAll tells all holders, and only then the log.
-func tellAll(endings []ending) {
-	for _, e := range endings {
-		e.tell()
-	}
-	noteAll(endings)
-}
-
-// noteAll has what ended logged.
-func noteAll(endings []ending) {
-	for _, e := range endings {
-		if e.hold != nil {
-			e.hold.warn(e.note)
-		}
-	}
-}
-
-// warn logs about a hold.
-func (h *hold) warn(note string) {
-	h.burst.gate.c.teller.say(line{text: note, lock: h.keys.Name, caller: h.caller})
-}
-
-// endLocked gives the hold its end: contexts and Done follow by tell. They have
-// heard already when Close ended the hold before.
-func (h *hold) endLocked(err error) ending {
-	told := h.err != nil
-	h.err = err
-	if told {
-		return ending{}
-	}
-	e := ending{ties: h.tied, done: h.done}
-	if e.ties != nil {
-		e.err = h.wrap("lease", err)
-	}
-	h.tied, h.lease = nil, nil
-	return e
-}
-
-func closedChan() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
 }
 
 // dropLocked takes h from the live holds.
@@ -269,4 +133,30 @@ func (b *burst) watchTTLLocked(now, timeout time.Duration) time.Duration {
 	}
 	left := (end - now + bootclock.Margin(timeout)).Truncate(time.Millisecond) + time.Millisecond
 	return min(timeout, left)
+}
+
+// nextLocked is when the watchdog must look at b again: a renewal, the end of
+// trust or the end of a hold.
+func (b *burst) nextLocked() time.Duration {
+	next := time.Duration(b.trusted.Load())
+	if b.renewing == nil { // else Redis is being asked about it
+		next = min(next, b.due, b.verifyAt)
+	}
+	for h := b.holds; h != nil; h = h.next {
+		next = min(next, time.Duration(h.end.Load()))
+	}
+	return next
+}
+
+// verifyLocked has Redis asked about b at the instant at, or earlier if that is
+// planned, and returns when the watchdog must look.
+func (b *burst) verifyLocked(at time.Duration) time.Duration {
+	b.doubted, b.doubtAt = true, b.gate.c.clock.Now()
+	b.verifyAt = min(b.verifyAt, at)
+	return b.nextLocked()
+}
+
+// owned is what a script needs to act for the burst.
+func (b *burst) owned() wire.Owned {
+	return wire.Owned{Keys: b.keys(), Owner: b.owner, Lease: b.lease}
 }

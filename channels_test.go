@@ -177,7 +177,7 @@ func TestServerWithoutShardedChannelsGetsClassicOnes(t *testing.T) {
 						held := mustLock(t, from)
 						entered := lockSoon(to)
 						eventually(t, 5*time.Second, "the waiter listens to the classic channel", func() bool {
-							echoes, counted := y.subs.hears(to.keys.Channel)
+							echoes, counted := y.subs.Hears(to.keys.Channel)
 							return echoes == 1 && counted == 1
 						})
 						mustUnlock(t, held)
@@ -237,7 +237,7 @@ func TestOwnMessagesOnBothChannelsAreNobodyElses(t *testing.T) {
 			}()
 		}
 		eventually(t, 5*time.Second, "both subscriptions are there", func() bool {
-			echoes, counted := c.subs.hears(m.keys.Channel)
+			echoes, counted := c.subs.Hears(m.keys.Channel)
 			return echoes == 2 && counted == 2
 		})
 		before := s.CommandCalls()["hexists"]
@@ -288,14 +288,16 @@ func TestSubscriptionThatMetABusyServerIsMadeAgain(t *testing.T) {
 	s := redistest.Start(t)
 	s.Config("lua-time-limit", "5")
 	log, logs := observed()
-	x, y := newTestClient(t, s.Client()), newTestClient(t, s.Client(), log)
+	w := redistest.NewWire()
+	x, y := newTestClient(t, s.Client()), newTestClient(t, s.Client(w.Options()), log)
 	held := mustLock(t, x.NewMutex("k"))
 	rdb := s.Client()
 	if err := rdb.Ping(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
 	m := y.NewMutex("k")
-	y.subs.mu.Lock() // its first attempt is answered, SUBSCRIBE waits for us
+	release := make(chan struct{})
+	w.On(redistest.Is("subscribe"), redistest.HoldRequest(release))
 	entered := lockSoon(m)
 	eventually(t, 5*time.Second, "the attempt was made", func() bool { return s.CommandCalls()["evalsha"]+s.CommandCalls()["eval"] >= 3 })
 	busy := make(chan error, 1)
@@ -303,11 +305,11 @@ func TestSubscriptionThatMetABusyServerIsMadeAgain(t *testing.T) {
 		busy <- rdb.Eval(context.Background(), `local t = redis.call('TIME'); local e = t[1]*1000000+t[2]+700000; while true do t = redis.call('TIME'); if t[1]*1000000+t[2] > e then return 1 end end`, nil).Err()
 	}()
 	<-time.After(100 * time.Millisecond) // busy by now
-	y.subs.mu.Unlock()
+	close(release)
 	if err := <-busy; err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 3*time.Second, "it is subscribed after all", func() bool { echoes, _ := y.subs.hears(m.keys.Channel); return echoes == 1 })
+	eventually(t, 3*time.Second, "it is subscribed after all", func() bool { echoes, _ := y.subs.Hears(m.keys.Channel); return echoes == 1 })
 	if n := logs.FilterMessageSnippet("cannot subscribe").Len(); n != 0 {
 		t.Error("it says that the user may not subscribe")
 	}

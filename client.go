@@ -16,6 +16,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+	"github.com/seed-8c25f305/watchlock/internal/orphans"
+	"github.com/seed-8c25f305/watchlock/internal/pubsub"
 	"github.com/seed-8c25f305/watchlock/internal/transport"
 	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
@@ -30,10 +32,10 @@ type Client struct {
 	runner   *transport.Runner
 	dog      *watchdog
 	teller   *teller
-	subs     *subscriber
+	subs     *pubsub.Subscriber
 	channels Channels // never auto
-	orphans  *orphanage
-	ghosts   *ghosts
+	orphans  *orphans.Orphanage
+	ghosts   *orphans.Ghosts
 	strings  *wire.StringKind
 	root     context.Context // of the client's own work; never ends
 	stopping chan struct{}   // closed when Close stops the background work
@@ -120,9 +122,9 @@ func newClient(rdb redis.UniversalClient, boot func() time.Duration, opts []Opti
 	c.teller = newTeller(cfg.log, c.spawnTeller)
 	c.dog = newWatchdog(c)
 	c.channels = cfg.channels.on(run.BySlot() && !run.Named)
-	c.subs = newSubscriber(run, c.channels.String(), c.tell, c.dog.verify)
-	c.orphans = newOrphanage(run, cfg.watchdogTimeout)
-	c.ghosts = c.orphans.ghosts
+	c.subs = pubsub.New(run, c.channels.String(), c.tell, c.dog.verify)
+	c.orphans = orphans.New(run, cfg.watchdogTimeout)
+	c.ghosts = c.orphans.Ghosts
 	c.strings = wire.NewStringKind(run.BySlot())
 	run.Clock, run.Spawn, run.OnBack, run.Root = c.clock, c.spawn, c.back, c.root
 	ended, end := context.WithCancel(c.root)
@@ -206,71 +208,12 @@ func (c *Client) Held() []HeldLock {
 	return held
 }
 
-// Close ends the client. New calls and all waiters get ErrClosed at once (a Lock
-// whose context cannot end may first have to end the attempt it is in, of at most
-// 1 s when Redis does not answer), and every lease's context is cancelled with it.
-// Holders have the unlock timeout (WithUnlockTimeout) to Unlock, and their leases
-// are renewed meanwhile; what they do not give back is not released under running
-// work but left to expire, and the error names it. Close waits for all of this and
-// for its goroutines, about 1 s beyond the unlock timeout when Redis does not
-// answer, and at most 1 s for the logger. It does not close the Redis client. Called again, it returns the same.
-func (c *Client) Close() error {
-	c.mu.Lock()
-	again := c.closed.Swap(true)
-	c.mu.Unlock()
-	if again {
-		<-c.finished
-		return c.closeErr
-	}
-	defer close(c.finished)
-
-	for _, g := range c.allGates() {
-		g.close()
-	}
-	c.checkIdle()
-	c.clock.Wait(c.idle, c.clock.Now()+c.cfg.unlockTimeout)
-	c.orphans.last()
-
-	c.mu.Lock()
-	c.stopped.Store(true)
-	c.mu.Unlock()
-	var left []string
-	for _, g := range c.allGates() {
-		if g.abandon() {
-			left = append(left, g.keys.Name)
-		}
-	}
-	close(c.stopping)
-	c.end()
-	c.subs.close()
-	c.runner.Close()
-	c.await(transport.AttemptTimeout + 2*transport.FlightsShare)
-	c.teller.close() // the last: those before may have something to say
-	if len(left) > 0 {
-		slices.Sort(left)
-		c.closeErr = fmt.Errorf("watchlock: close: not unlocked in %v and left to expire: %.1000q", c.cfg.unlockTimeout, left)
-	}
-	return c.closeErr
-}
-
 // moved follows a change of the primary.
 func (c *Client) moved() {
 	c.strings.Ways.Forget()
 	c.dog.moved()
-	c.ghosts.again(func(*released) bool { return true })
-	c.subs.relocate()
-}
-
-// await waits for the client's goroutines, but not for long. They end by themselves, within an
-// attempt's timeout, but for one that stands in a hook of the caller's, and one that asks a
-// sentinel that stands still: those end when the hook does, or go-redis gives up.
-func (c *Client) await(most time.Duration) {
-	ended := make(chan struct{})
-	go func() {
-		c.tasks.Wait()
-		close(ended)
-	}()
-	c.clock.Wait(ended, c.clock.Now()+most)
+	c.ghosts.Again(func(*orphans.Released) bool { return true })
+	c.subs.Relocate()
 }
 
 // gate returns the gate of a lock, referenced for the caller, who must release
@@ -308,20 +251,6 @@ func (c *Client) sweepLocked() {
 		left += len(gates)
 	}
 	c.sweepAt = max(idleGates, 2*left)
-}
-
-// checkIdle tells Close when nobody refers to any gate.
-func (c *Client) checkIdle() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, gates := range c.gates {
-		for _, g := range gates {
-			if g.refs.Load() != 0 {
-				return
-			}
-		}
-	}
-	c.idleOnce.Do(func() { close(c.idle) })
 }
 
 func (c *Client) allGates() []*gate {

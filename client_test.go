@@ -224,5 +224,10 @@ func knowRights(c *Client) {
 // flightPatience is how long a flight without an answer holds back what is behind it.
 const flightPatience = 50 * time.Millisecond
 
+const (
+	pingEach      = time.Second // between two pings while somebody waits
+	channelLinger = time.Second // for which a channel outlives its last waiter
+)
+
 // poolsOfTests are the callers' clients, by ours.
 var poolsOfTests sync.Map

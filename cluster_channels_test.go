@@ -262,13 +262,8 @@ func TestSubscriptionRefusedByAWrongNodeCostsTheOthersThereNothing(t *testing.T)
 		entered := lockSoon(other)
 		b.subscribed(t, other, ChannelsSharded)
 		refused := lockSoon(to)
-		eventually(t, 5*time.Second, "it was refused", func() bool {
-			y.subs.mu.Lock()
-			defer y.subs.mu.Unlock()
-			top := y.subs.topics[to.keys.Channel]
-			return top != nil && top.pause > 0
-		})
-		if _, counted := y.subs.hears(other.keys.Channel); counted != 1 {
+		eventually(t, 5*time.Second, "it was refused", func() bool { return y.subs.Refused(to.keys.Channel) })
+		if _, counted := y.subs.Hears(other.keys.Channel); counted != 1 {
 			t.Error("the other lock is not heard any more")
 		}
 		right.Store(true)
@@ -411,7 +406,7 @@ func TestWaitersForManySlotsShareAConnectionToEachNode(t *testing.T) {
 			}
 			heard := func() (n int) {
 				for i := range locks {
-					if echoes, _ := y.subs.hears(fmt.Sprintf("redisson_lock__channel:{slot:%v:%d}", mode, i)); echoes > 0 {
+					if echoes, _ := y.subs.Hears(fmt.Sprintf("redisson_lock__channel:{slot:%v:%d}", mode, i)); echoes > 0 {
 						n++
 					}
 				}
@@ -429,12 +424,8 @@ func TestWaitersForManySlotsShareAConnectionToEachNode(t *testing.T) {
 				}
 				mustUnlock(t, got.lease)
 			}
-			eventually(t, topicLinger+4*time.Second, "no connection listens any more", func() bool { return b.listeners(t) == 0 })
-			eventually(t, 2*pingPace, "nothing is left of it here", func() bool {
-				y.subs.mu.Lock()
-				defer y.subs.mu.Unlock()
-				return len(y.subs.topics)+len(y.subs.ears) == 0 && y.subs.quit == nil
-			})
+			eventually(t, channelLinger+4*time.Second, "no connection listens any more", func() bool { return b.listeners(t) == 0 })
+			eventually(t, 2*pingEach, "nothing is left of it here", y.subs.Idle)
 			_, _ = x.Close(), y.Close()
 		}
 	})

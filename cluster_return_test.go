@@ -49,11 +49,11 @@ func TestAChannelThatComesBackToItsConnectionIsHeard(t *testing.T) {
 	b.subscribed(t, to, ChannelsBoth)
 	second := lockSoon(near)
 	<-blocked
-	y.subs.assign(to.keys.Channel, away) // go-redis heard of a move,
-	y.subs.assign(to.keys.Channel, at)   // and from an older node of none
+	y.subs.Assign(to.keys.Channel, away) // go-redis heard of a move,
+	y.subs.Assign(to.keys.Channel, at)   // and from an older node of none
 	close(release)
 	eventually(t, 5*time.Second, "both are subscribed, as it believes", func() bool {
-		echoes, _ := y.subs.hears(to.keys.Channel)
+		echoes, _ := y.subs.Hears(to.keys.Channel)
 		return echoes == 2
 	})
 	<-time.After(time.Second) // what was asked for is done by now

@@ -189,7 +189,7 @@ func mustReenter(t testing.TB, m *Mutex, l *Lease, opts ...LockOption) *Lease {
 func (s *scene) end() {
 	s.t.Helper()
 	eventually(s.t, 5*time.Second, "no key is left", func() bool { return len(s.keys()) == 0 })
-	eventually(s.t, topicLinger+2*time.Second, "no channel is left", func() bool { return len(s.channels()) == 0 })
+	eventually(s.t, channelLinger+2*time.Second, "no channel is left", func() bool { return len(s.channels()) == 0 })
 	for _, c := range s.clients {
 		_ = c.Close() // tests that are about its error have looked at it
 	}

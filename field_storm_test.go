@@ -199,13 +199,9 @@ func (s *storm) left(l *Lease, what string) {
 
 // collect notes the attempts of unknown outcome that c is releasing.
 func (s *storm) collect(c *Client) {
-	c.orphans.mu.Lock()
-	defer c.orphans.mu.Unlock()
-	for _, list := range c.orphans.byKey {
-		for _, o := range list {
-			if !o.known {
-				s.orphans[o.owned.Owner.(string)] = true
-			}
+	for _, o := range c.orphans.All() {
+		if !o.Known {
+			s.orphans[o.Owner.(string)] = true
 		}
 	}
 }
@@ -323,7 +319,7 @@ func TestExclusionStormOfCutsAndLostReplies(t *testing.T) {
 	// No key, no subscription, and no connection beyond the pools, while the
 	// clients are still open; then not even those, nor a goroutine.
 	eventually(t, 2*stormTimeout, "no key is left", func() bool { return len(sc.keys()) == 0 })
-	eventually(t, topicLinger+2*time.Second, "no channel is left", func() bool { return len(sc.channels()) == 0 })
+	eventually(t, channelLinger+2*time.Second, "no channel is left", func() bool { return len(sc.channels()) == 0 })
 	eventually(t, 2*stormTimeout, "no connection beyond the pools is left", func() bool {
 		return sc.conns() <= stormClients*stormPool
 	})

@@ -160,7 +160,7 @@ func TestS12_CancelledWaitLeavesNothing(t *testing.T) {
 	if n := queuedOn(m); n != 0 {
 		t.Errorf("%d are left in the queue", n)
 	}
-	eventually(t, topicLinger+2*time.Second, "the subscription is given up", func() bool { return len(s.channels()) == 0 })
+	eventually(t, channelLinger+2*time.Second, "the subscription is given up", func() bool { return len(s.channels()) == 0 })
 
 	// Nothing that was on its way takes the lock once it is free.
 	before := server.CommandCalls()
@@ -207,7 +207,7 @@ func TestS14_WaitersOfAnIdleHolderAreQuiet(t *testing.T) {
 		if kindOfTest() == "setnx" { // it polls for strangers who say nothing, and asks for the TTL each time
 			asks, most = v.Count("PTTL"), int(idle/wire.ForeignPoll)
 		}
-		if polls == 0 || polls > most || asks > polls || pings > 2*int(idle/pingPace) || len(v.Commands()) != polls+pings+asks {
+		if polls == 0 || polls > most || asks > polls || pings > 2*int(idle/pingEach) || len(v.Commands()) != polls+pings+asks {
 			t.Errorf("%d commands in %v, of them %d tries and %d pings", len(v.Commands()), idle, polls, pings)
 		}
 		count.section(time.Millisecond)

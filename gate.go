@@ -98,50 +98,6 @@ func (g *gate) unref() {
 	}
 }
 
-// attempt is one try to acquire.
-type attempt struct {
-	n      int
-	owner  wire.Owner
-	want   want
-	sentAt time.Duration
-
-	reserve int  // tokens to take, so that a pass has one of its own
-	doubted bool // a message came meanwhile: verify what it gets
-	forced  bool // its owner was taken away meanwhile: do not believe it
-
-	room [1]wire.Owned // its driver's, for what it names
-}
-
-// owned is what a script needs to act for the attempt.
-func (a *attempt) owned() wire.Owned {
-	return wire.Owned{
-		Keys: a.want.keys, Owner: a.owner, Lease: a.want.lease, LeaseArg: a.want.leaseArg,
-		TokenTTL: a.want.tokenTTL, Reserve: a.reserve,
-	}
-}
-
-// answer is what the newest finished attempt said.
-type answer struct {
-	n   int
-	at  time.Duration // when it was asked for
-	ttl time.Duration // of the holder's lease, when err is nil
-	err error
-}
-
-// want is what a waiter asks for.
-type want struct {
-	kind     wire.Kind
-	keys     *wire.Keys // with the caller's name for the lock, and its token counter
-	watchdog bool
-	lease    time.Duration // the TTL to take
-	leaseArg any           // the same, boxed once
-	maxHold  time.Duration // 0: none
-	tokenTTL time.Duration // of a fenced lock's counter; 0: none
-}
-
-// suits reports whether a grant for w can be handed to somebody who wants o.
-func (w want) suits(o want) bool { return w.kind == o.kind && w.lease == o.lease }
-
 // wakeLocked lets the driver look what is new.
 func (g *gate) wakeLocked() {
 	select {
@@ -242,7 +198,7 @@ func (g *gate) haunted() bool {
 	g.mu.Lock()
 	refused := g.lastHeld == g.attempts && g.attempts > 0
 	g.mu.Unlock()
-	return refused && g.c.ghosts.suspects(g.keys.Key) && g.c.ghosts.exorcise(g.keys.Kind, g.keys)
+	return refused && g.c.ghosts.Suspects(g.keys.Key) && g.c.ghosts.Exorcise(g.keys.Kind, g.keys)
 }
 
 // Wanted reports whether anybody still waits for an attempt.
@@ -250,20 +206,6 @@ func (g *gate) Wanted() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.queue.n > 0 && !g.closed
-}
-
-// newAttempt is an empty attempt.
-func (c *Client) newAttempt() *attempt {
-	if a, _ := c.attempts.Get().(*attempt); a != nil {
-		return a
-	}
-	return &attempt{}
-}
-
-// reuseAttempt takes back an attempt that has ended.
-func (c *Client) reuseAttempt(a *attempt) {
-	*a = attempt{}
-	c.attempts.Put(a)
 }
 
 // begin starts an attempt for the first waiter, or ends the driver.
@@ -291,7 +233,7 @@ func (g *gate) beginLocked(w *waiter, a *attempt) []wire.Owner {
 		a.reserve = min(others*tokensEach, mostTokens)
 	}
 	g.attempt = a
-	return g.c.orphans.of(g.keys.Key)
+	return g.c.orphans.Of(g.keys.Key)
 }
 
 // sleep waits for a reason to try: a hint, somebody who needs an answer of its
@@ -334,4 +276,60 @@ func (g *gate) freeLocked(b *burst) {
 	g.c.dog.remove(b)
 	g.driveLocked()
 	g.unref()
+}
+
+// heard notes how many a release of ours was told to. When some of them are not
+// this client, they go first.
+func (g *gate) heard(freed bool, told int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	echoes, counted := g.c.subs.Hears(g.keys.Channel)
+	if told == 0 && (!freed || counted == echoes) {
+		g.echoBy = 0 // nothing comes back
+	}
+	switch {
+	case freed && told > counted:
+		g.othersLocked().begin(int16(min(told-counted, mostTurns)), g.c.clock.Now()) //nolint:gosec // it fits
+	case freed && g.yielding != nil:
+		g.yielding.others = 0
+	}
+}
+
+// yield has the driver wait while others go first.
+func (g *gate) yield() {
+	for {
+		g.mu.Lock()
+		now := g.c.clock.Now()
+		for w := g.queue.first; w != nil && g.yielding.until() > now; w = w.behind {
+			if w.hurried(now) { // it came before the release, or has waited since
+				g.yielding.stop()
+			}
+		}
+		left := g.yielding.until() - now
+		if left > 0 {
+			g.yielding.listened = true
+			g.subscribeLocked() // to hear that they have been
+		}
+		g.mu.Unlock()
+		if left <= 0 {
+			return
+		}
+		timer := time.NewTimer(left)
+		select {
+		case <-timer.C:
+		case <-g.poke: // a turn was had, or somebody came who cannot wait
+		case <-g.c.stopping:
+			timer.Stop()
+			return
+		}
+		timer.Stop()
+	}
+}
+
+// othersLocked is the gate's yielding, made for the first other client.
+func (g *gate) othersLocked() *yielding {
+	if g.yielding == nil {
+		g.yielding = &yielding{}
+	}
+	return g.yielding
 }

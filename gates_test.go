@@ -265,8 +265,4 @@ func gateGoroutines(t *testing.T) int {
 }
 
 // earIsOpen reports whether a client hears its server.
-func earIsOpen(c *Client) bool {
-	c.subs.mu.Lock()
-	defer c.subs.mu.Unlock()
-	return c.subs.open[c.runner.One] != nil
-}
+func earIsOpen(c *Client) bool { return c.subs.Open(c.runner.Site("")) }

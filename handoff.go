@@ -1,17 +1,11 @@
 package watchlock
 
-import "time"
-
 import (
-	"github.com/seed-8c25f305/watchlock/internal/wire"
-)
+	"time"
 
-import (
-	"github.com/seed-8c25f305/watchlock/internal/transport"
-)
-
-import (
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // This file is how the next waiter here gets the lock from an Unlock: its burst passed
@@ -113,7 +107,7 @@ func (g *gate) relayLocked(b *burst, now time.Duration) *relay {
 
 // relay makes the attempt in the place of b's release.
 func (g *gate) relay(do transport.Doer, b *burst, r *relay) (wire.Answers, transport.Result) {
-	_, own := g.c.subs.hears(g.keys.Channel)
+	_, own := g.c.subs.Hears(g.keys.Channel)
 	leaving := b.owned()
 	do.Whose = transport.Anyway{} // it takes the lock
 	r.a.room[0] = r.a.owned()
@@ -131,7 +125,7 @@ func (g *gate) relay(do transport.Doer, b *burst, r *relay) (wire.Answers, trans
 		}
 	} else {
 		if got.Res.Fate.Unsure() || got.Res.Astray {
-			g.c.orphans.add(r.a.want.kind, r.a.owned(), false)
+			g.c.orphans.Add(r.a.want.kind, r.a.owned(), false)
 		}
 		g.attempt, g.relaying = nil, 0
 		g.stopDrivingLocked()

@@ -2,6 +2,7 @@ package watchlock
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"time"
 )
@@ -162,4 +163,27 @@ func (c *strangerContext) Value(key any) any {
 		return nil
 	}
 	return c.Context.Value(key)
+}
+
+// Extend makes a lease with a lease time end d from now, unless it already ends
+// later: it never shortens, and then it changes nothing and returns nil. d is in
+// whole milliseconds, at least 10 ms; a WithMaxHold still bounds the hold. It
+// makes one attempt, of at most 1 s or until ctx ends. After an error the lease
+// ends when it did before, whatever Redis may have done.
+//
+// On a lease that the watchdog renews it returns errors.ErrUnsupported, and so in
+// the string form for a user who may not run scripts; on one that has ended, that
+// lease's error.
+func (l *Lease) Extend(ctx context.Context, d time.Duration) error {
+	if l == nil {
+		return &LockError{Op: "extend", Err: ErrNotHeld}
+	}
+	h := l.hold
+	if err := checkDuration("extension", d, minLeaseTime); err != nil {
+		return h.wrap("extend", err)
+	}
+	if h.watchdog {
+		return h.wrap("extend", errors.ErrUnsupported)
+	}
+	return h.burst.gate.extendHold(ctx, l, d)
 }

@@ -1,373 +1,75 @@
 package watchlock
 
 import (
-	"context"
-	"errors"
-	"strconv"
-	"strings"
-	"sync/atomic"
-	"time"
-
-	"github.com/redis/go-redis/v9"
-
-	"github.com/seed-8c25f305/watchlock/internal/transport"
+	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+	"github.com/seed-8c25f305/watchlock/internal/pubsub"
 )
 
-const (
-	pingPace    = time.Second // while somebody waits
-	pingAnswer  = time.Second // no answer in this time: another connection
-	topicLinger = time.Second // a channel outlives its last waiter by this
-	garbageGap  = 50 * time.Millisecond
-	redialPause = 50 * time.Millisecond
-	redialMost  = time.Second
-)
-
-// ear is one pub/sub connection, with all that is subscribed on it.
-//
-// One goroutine, run, owns the connection and all that is written to it; one
-// more per connection, listen, reads from it. Both end when no channel of the ear
-// has been wanted for a while, and at Close.
-type ear struct {
-	// immutable
-	s    *subscriber
-	node transport.Node // where to listen; the zero node leaves that to the connection
-	poke chan struct{}  // one slot: what is wanted has changed
-
-	// atomic
-	broken atomic.Bool                    // the connection failed, and none has been greeted since
-	prove  atomic.Bool                    // ask for a sign of life at once
-	at     atomic.Pointer[transport.Site] // where the newest connection leads
-
-	// guarded by s.mu
-	quit      context.CancelFunc // ends run's connection
-	shardless bool               // the server does not know sharded channels
-	kept      bool               // something is held at its node
-	drops     []subscription     // of topics that are heard elsewhere now
-}
-
-// site is the server that it listens at.
-func (e *ear) site() *transport.Site {
-	if at := e.at.Load(); at != nil {
-		return at
-	}
-	return e.s.r.SiteAt(e.node)
-}
-
-func (e *ear) wake() {
-	select {
-	case e.poke <- struct{}{}:
-	default:
-	}
-}
-
-// connection is one pub/sub connection and its reader.
-type connection struct {
-	ps     *transport.Messages
-	ctx    context.Context // ends with the connection
-	cancel context.CancelFunc
-	since  time.Duration
-	failed chan error // one slot; the reader's last word
-
-	// owned by run
-	reading bool          // something was subscribed, and listen runs
-	placed  time.Duration // when its node was last seen to have a slot of ours
-	asked   bool          // a ping is not answered yet
-	pinged  time.Duration // when it left
-
-	// atomic
-	heard   atomic.Int64 // when something last came in
-	greeted atomic.Bool  // something has
-}
-
-// run owns the connection.
-func (e *ear) run(ctx context.Context) {
-	clock := e.s.r.Clock
-	var cn *connection
-	var pause, redial time.Duration // between two connections; when to make the next
-	fail := func(lived time.Duration) {
-		e.broken.Store(true)
-		e.s.shut(e)
-		if lived < redialMost {
-			pause = min(max(2*pause, redialPause), redialMost)
-		} else {
-			pause = 0
+// Hear says that the lock may have become free. While we believe we hold, that means
+// that somebody may have released or forced it, so Redis is asked: at once, or when the
+// last such question is verifyGap ago. (A subscription that begins soon after Redis's
+// last word leaves little unheard.)
+func (g *gate) Hear(h pubsub.Hint) {
+	now := g.c.clock.Now()
+	g.mu.Lock()
+	message := h != pubsub.HintConfirmed
+	echo := h == pubsub.HintReleased && now < g.echoBy
+	g.hints++
+	b := g.held
+	next := bootclock.Never
+	switch {
+	case echo:
+		// The message of our own release, most likely. If not, a look soon does.
+		if g.echoes--; g.echoes <= 0 {
+			g.echoBy = 0
 		}
-		redial = clock.Now() + pause
-		e.drop(cn)
-		cn = nil
-		e.s.lookAgain()
+		if b != nil {
+			b.verifyAt = min(b.verifyAt, now+verifyGap)
+			next = b.nextLocked()
+		}
+		if g.releasing != nil && g.attempt != nil {
+			g.attempt.doubted = true // a relay, which has no message if it is granted
+		}
+	case b != nil && (message || now-b.answered > confirmedAge):
+		next = b.verifyLocked(max(now, b.verified+verifyGap))
+	case message && g.attempt != nil:
+		g.attempt.doubted = true
 	}
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		next := redial - clock.Now()
-		if cn == nil && next <= 0 {
-			var err error
-			if cn, err = e.connect(ctx); err != nil {
-				fail(0)
-				next = pause
-			}
-		}
-		var failed chan error
-		if cn != nil {
-			var err error
-			if next, err = e.tend(cn); err != nil {
-				fail(clock.Now() - cn.since)
-				continue
-			}
-			failed = cn.failed
-		}
-		if e.s.stop(e) {
-			e.s.shut(e)
-			e.drop(cn)
-			return
-		}
-		timer.Reset(next)
-		select {
-		case <-timer.C:
-		case <-e.poke:
-		case err := <-failed:
-			e.s.tell(true, "connection for messages lost", err)
-			fail(clock.Now() - cn.since)
-		case <-ctx.Done():
-			e.drop(cn)
-			return
-		}
+	if h == pubsub.HintForeign || h == pubsub.HintReleased && !echo {
+		g.othersLocked().heard(now, h == pubsub.HintForeign)
+	}
+	g.wakeLocked()
+	g.mu.Unlock()
+	if next != bootclock.Never {
+		g.c.dog.schedule(b, next)
 	}
 }
 
-// connect makes a connection object; go-redis dials when the first command is
-// written. Everything wanted has to be subscribed on it anew.
-func (e *ear) connect(ctx context.Context) (*connection, error) {
-	at, err := e.place(ctx)
-	if err != nil {
-		return nil, err
-	}
-	e.s.anew(e)
-	e.at.Store(e.s.r.SiteAt(at))
-	ctx, cancel := transport.WithSocket(ctx)
-	return &connection{
-		ps: e.s.r.Listen(ctx, at), ctx: ctx, cancel: cancel,
-		since: e.s.r.Clock.Now(), placed: e.s.r.Clock.Now(), failed: make(chan error, 1),
-	}, nil
-}
-
-// place is where to connect to: on a cluster, classic messages are heard at any
-// node, so at one that has a channel's slot.
-func (e *ear) place(ctx context.Context) (transport.Node, error) {
-	r := e.s.r
-	if e.node.Known() || r.Home == nil {
-		return e.node, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, transport.AttemptTimeout)
-	defer cancel()
-	return r.Home(ctx, e.s.someChannel(e))
-}
-
-// drop closes a connection; its reader ends by that.
-func (e *ear) drop(cn *connection) {
-	if cn != nil {
-		cn.cancel()
-		_ = cn.ps.Close()
+// HearEcho is a message that came while nobody here waited: that of our own release. The
+// next, if somebody waits by then, is not.
+func (g *gate) HearEcho() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.echoes--; g.echoes <= 0 {
+		g.echoes, g.echoBy = 0, 0
 	}
 }
 
-// tend writes what has to be written: subscriptions, cancellations, a ping. It
-// returns when to be called again at the latest.
-func (e *ear) tend(cn *connection) (time.Duration, error) {
-	if cn.ps.Term != e.s.r.Term() && !e.node.Known() {
-		return 0, transport.ErrMoved
-	}
-	todo := e.s.changes(e)
-	// First: a channel that went elsewhere and came back is in both.
-	for _, sub := range todo.remove {
-		if err := cn.unsubscribe(sub); err != nil {
-			return 0, err
-		}
-	}
-	for _, sub := range todo.add {
-		if err := e.subscribe(cn, sub); err != nil {
-			return 0, err
-		}
-	}
-	if todo.kept && !cn.reading {
-		if err := e.greet(cn); err != nil {
-			return 0, err
-		}
-	}
-	if todo.waiting && e.strayed(cn) {
-		return 0, errStrayed
-	}
-	next, err := e.ping(cn, todo.waiting)
-	return min(next, todo.next), err
-}
-
-// greet opens a connection on which nothing is subscribed: while something is held at a
-// node, the end of the connection there tells of a restart at once.
-func (e *ear) greet(cn *connection) error {
-	dial, cancel := context.WithTimeout(cn.ctx, transport.AttemptTimeout)
-	defer cancel()
-	if err := cn.ps.Ping(dial); err != nil {
-		return err
-	}
-	return e.read(cn)
-}
-
-// read starts the reader of a connection, which is open.
-func (e *ear) read(cn *connection) error {
-	if cn.reading {
-		return nil
-	}
-	cn.reading = true
-	cn.heard.Store(int64(e.s.r.Clock.Now()))
-	if !e.s.r.Spawn(func() { e.listen(cn) }) {
-		return transport.ErrClosed
-	}
-	return nil
-}
-
-// greeted follows the first that comes in on a connection. When it is not the first that the
-// ear has, what is held there is verified: it may have gone with the last.
-func (e *ear) greeted(cn *connection) {
-	if !cn.greeted.CompareAndSwap(false, true) {
+// subscribeLocked asks for the messages of this lock. A subscription that was
+// still there may have missed nothing or much, so it counts as a hint.
+func (g *gate) subscribeLocked() {
+	if g.joined {
 		return
 	}
-	at := e.site()
-	e.s.opened(e, at)
-	if e.broken.CompareAndSwap(true, false) {
-		e.s.verify(at)
+	g.joined = true
+	if g.c.subs.Join(g.keys.Channel, g.keys.Slot, g) {
+		g.hints++
 	}
 }
 
-var errStrayed = errors.New("the node has none of the slots that are listened for")
-
-// strayed reports whether a connection for classic messages is to a node that has no
-// slot of any of its channels. It may have left the cluster: then it answers pings and
-// hears nothing.
-func (e *ear) strayed(cn *connection) bool {
-	r, now := e.s.r, e.s.r.Clock.Now()
-	if e.node.Known() || r.Home == nil || now-cn.placed < pingPace {
-		return false
-	}
-	cn.placed = now
-	ctx, cancel := context.WithTimeout(cn.ctx, transport.AttemptTimeout)
-	defer cancel()
-	for _, channel := range e.s.channels() {
-		at, err := r.Home(ctx, channel)
-		if err != nil || at.Addr() == cn.ps.At.Addr() {
-			return false
-		}
-	}
-	return true
-}
-
-// subscribe writes one SUBSCRIBE, each channel its own so that a user who lacks
-// the right to one is refused only that, and starts the reader with the first.
-func (e *ear) subscribe(cn *connection, sub subscription) error {
-	dial, cancel := context.WithTimeout(cn.ctx, transport.AttemptTimeout)
-	defer cancel()
-	write := cn.ps.Subscribe
-	if sub.sharded {
-		write = cn.ps.SSubscribe
-	}
-	if r := e.s.r; r.Home != nil && !sub.sharded {
-		home, err := r.Home(dial, sub.channel)
-		e.s.setNear(sub.channel, err == nil && home.Addr() == cn.ps.At.Addr())
-	}
-	if err := write(dial, sub.channel); err != nil {
-		return err
-	}
-	return e.read(cn)
-}
-
-func (cn *connection) unsubscribe(sub subscription) error {
-	if sub.sharded {
-		return cn.ps.SUnsubscribe(cn.ctx, sub.channel)
-	}
-	return cn.ps.Unsubscribe(cn.ctx, sub.channel)
-}
-
-// ping asks for a sign of life each pingPace while somebody waits, and when one has to be
-// proved. The connection is given up when nothing at all was heard for pingAnswer after it.
-func (e *ear) ping(cn *connection, waiting bool) (time.Duration, error) {
-	if !cn.reading {
-		return pingPace, nil
-	}
-	now, heard := e.s.r.Clock.Now(), time.Duration(cn.heard.Load())
-	if cn.asked && heard < cn.pinged {
-		if now-cn.pinged >= pingAnswer {
-			return 0, transport.NoAnswer(pingAnswer)
-		}
-		return cn.pinged + pingAnswer - now, nil
-	}
-	cn.asked = false
-	switch prove := e.prove.Swap(false); {
-	case !prove && !waiting:
-		return pingPace, nil
-	case !prove && now-heard < pingPace:
-		return heard + pingPace - now, nil
-	}
-	cn.asked, cn.pinged = true, now
-	return pingAnswer, cn.ps.Ping(cn.ctx)
-}
-
-// listen reads a connection until it fails. It hands hints on itself: another
-// goroutine in between would cost every hand-over a switch.
-func (e *ear) listen(cn *connection) {
-	for {
-		msg, err := cn.ps.ReceiveTimeout(cn.ctx, 0)
-		var reply redis.Error
-		if errors.As(err, &reply) {
-			err = e.refusal(reply)
-		}
-		if err != nil {
-			cn.failed <- err
-			return
-		}
-		cn.heard.Store(int64(e.s.r.Clock.Now()))
-		e.greeted(cn)
-		switch m := msg.(type) {
-		case *redis.Message:
-			e.s.message(m.Channel, m.Payload)
-		case *redis.Subscription:
-			switch m.Kind {
-			case "subscribe", "ssubscribe":
-				e.s.confirm(e, subscription{m.Channel, m.Kind == "ssubscribe"})
-			case "sunsubscribe":
-				e.s.gone(e, m.Channel)
-			}
-		}
-	}
-}
-
-// refusal acts on a subscription that was refused. It returns the error for
-// which the connection is to be given up, to try again on another.
-func (e *ear) refusal(err redis.Error) error {
-	code, rest, _ := strings.Cut(err.Error(), " ")
-	switch {
-	case code == "MOVED" && e.s.routed:
-		number, _, _ := strings.Cut(rest, " ")
-		if slot, bad := strconv.Atoi(number); bad == nil {
-			e.s.moved(e, slot)
-			return nil
-		}
-	case e.s.sharded && transport.DoesNotKnow(err):
-		if e.s.withoutShards(e) {
-			e.s.tell(true, "the server has no sharded channels; listening to classic ones", err)
-		}
-		return nil
-	case transport.SaysLater(code):
-		return err
-	case transport.Forbidden(err) && strings.Contains(err.Error(), "'ping'"):
-		return nil // as good as an answer
-	}
-	e.s.deny(err)
-	return nil
-}
-
-// deny tells once that waiting goes by polling alone.
-func (s *subscriber) deny(err redis.Error) {
-	if s.denied.CompareAndSwap(false, true) {
-		s.tell(false, "cannot subscribe to releases; waiters poll", err)
+func (g *gate) unsubscribeLocked() {
+	if g.joined {
+		g.joined = false
+		g.c.subs.Leave(g.keys.Channel, g)
 	}
 }

@@ -251,11 +251,7 @@ func TestRL19_UnlockOfANonHolderIsRefused(t *testing.T) {
 // redisAnswered returns when the background releases of c are answered.
 func redisAnswered(t *testing.T, c *Client) {
 	t.Helper()
-	eventually(t, 5*time.Second, "the background releases are answered", func() bool {
-		c.orphans.mu.Lock()
-		defer c.orphans.mu.Unlock()
-		return len(c.orphans.byKey) == 0
-	})
+	eventually(t, 5*time.Second, "the background releases are answered", func() bool { return len(c.orphans.All()) == 0 })
 }
 
 func TestRL20_LockAndUnlockRepeat(t *testing.T) {

@@ -52,7 +52,7 @@ func TestAStringReleaseOfALostLockYieldsToNobody(t *testing.T) {
 	mustUnlock(t, mustLock(t, m)) // it knows the server now
 	l := mustLock(t, m)
 	waits := lockSoon(other.NewSetNXMutex("k"))
-	eventually(t, 5*time.Second, "other listens", func() bool { e, _ := other.subs.hears(m.keys.Channel); return e == 1 })
+	eventually(t, 5*time.Second, "other listens", func() bool { e, _ := other.subs.Hears(m.keys.Channel); return e == 1 })
 	rdb := s.Client()
 	if err := rdb.Set(context.Background(), "k", "stranger", 0).Err(); err != nil {
 		t.Fatal(err)

@@ -57,11 +57,11 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got wire.Grant, res transport
 	case transport.Refused, transport.Barred:
 		g.failLocked(w, a, res.Err)
 	case transport.Dubious:
-		g.c.orphans.add(a.want.kind, a.owned(), false)
+		g.c.orphans.Add(a.want.kind, a.owned(), false)
 		g.failLocked(w, a, res.Err)
 	case transport.Unsent:
 		if res.Astray {
-			g.c.orphans.add(a.want.kind, a.owned(), false)
+			g.c.orphans.Add(a.want.kind, a.owned(), false)
 		}
 		if !w.met && g.lastHeld < w.from {
 			g.failLocked(w, a, res.Err) // its first answer is that there is no connection
@@ -72,7 +72,7 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got wire.Grant, res transport
 		g.answerOnceLocked(a.n, func(*waiter) error { return res.Err })
 		pause = g.misses.pause()
 	case transport.Unknown:
-		g.c.orphans.add(a.want.kind, a.owned(), false)
+		g.c.orphans.Add(a.want.kind, a.owned(), false)
 		g.answerOnceLocked(a.n, func(*waiter) error { return res.Err })
 		pause = firstRetry
 		if res.Took < transport.AttemptTimeout {
@@ -125,7 +125,7 @@ func (g *gate) grantedLocked(w *waiter, a *attempt, got wire.Grant, res transpor
 		}
 	}
 	if to == nil {
-		g.c.orphans.add(a.want.kind, a.owned(), true)
+		g.c.orphans.Add(a.want.kind, a.owned(), true)
 		if slow {
 			g.tooSlowLocked(w, a, res)
 		}

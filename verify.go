@@ -1,13 +1,11 @@
 package watchlock
 
-import "time"
-
 import (
-	"github.com/seed-8c25f305/watchlock/internal/transport"
-)
+	"time"
 
-import (
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
+	"github.com/seed-8c25f305/watchlock/internal/orphans"
+	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
 // This file is how the watchdog has Redis asked, before a renewal is due, whether what is
@@ -21,7 +19,7 @@ const (
 // back follows a server's first answer after it had given none: unless a connection with a
 // reader proves to have been open to it all the time, it may be another, or empty.
 func (d *watchdog) back(at *transport.Site) {
-	if !d.c.subs.prove(at) {
+	if !d.c.subs.Prove(at) {
 		d.verify(at)
 	}
 }
@@ -44,14 +42,14 @@ func (d *watchdog) tick(now time.Duration) time.Duration {
 	}
 	cluster := d.c.runner.Cluster != nil
 	if !held {
-		if !cluster || !d.c.ghosts.any() {
+		if !cluster || d.c.ghosts.Count() == 0 {
 			return bootclock.Never
 		}
 		at = now + tickPace
 	}
 	if cluster {
 		d.replaced()
-		d.c.ghosts.moved()
+		d.c.ghosts.Moved()
 	}
 	if held {
 		d.keepEars(now)
@@ -80,7 +78,7 @@ func (d *watchdog) keepEars(now time.Duration) {
 	d.mu.Lock()
 	d.eared = len(at) > 0
 	d.mu.Unlock()
-	d.c.subs.keep(at)
+	d.c.subs.Keep(at)
 }
 
 // replaced has asked about what is held in slots that another node of the cluster has by now.
@@ -139,7 +137,7 @@ func (d *watchdog) verify(at *transport.Site) {
 			break
 		}
 	}
-	d.c.ghosts.again(func(r *released) bool { return r.at == at })
+	d.c.ghosts.Again(func(r *orphans.Released) bool { return r.At == at })
 	for _, g := range d.c.allGates() {
 		if d.c.runner.Site(g.keys.Key) != at {
 			continue

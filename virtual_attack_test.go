@@ -11,9 +11,10 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/seed-8c25f305/watchlock/internal/redistest"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/seed-8c25f305/watchlock/internal/redistest"
 
 	"github.com/seed-8c25f305/watchlock/internal/wire"
 )

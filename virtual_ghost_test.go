@@ -119,19 +119,20 @@ func TestVirtualWhatWasReleasedIsRememberedForALeaseAndNoMore(t *testing.T) {
 		for i := range 100 {
 			mustUnlock(t, mustLock(t, c.NewMutex(fmt.Sprint("k", i))))
 		}
-		if !c.ghosts.any() || c.ghosts.n != 100 {
-			t.Errorf("%d are remembered, want 100", c.ghosts.n)
+		if n := c.ghosts.Count(); n != 100 {
+			t.Errorf("%d are remembered, want 100", n)
 		}
 		time.Sleep(defaultWatchdogTimeout)
-		if c.ghosts.any() {
-			t.Errorf("%d are remembered after a lease", c.ghosts.n)
+		if n := c.ghosts.Count(); n != 0 {
+			t.Errorf("%d are remembered after a lease", n)
 		}
 		keys := c.NewMutex("k").keys
-		for range mostRemembered + 100 {
-			c.ghosts.remember(wire.HashKind{}, &wire.Owned{Keys: &keys, Owner: c.newOwner(), Lease: time.Minute})
+		const most = 10_000
+		for range most + 100 {
+			c.ghosts.Remember(wire.HashKind{}, &wire.Owned{Keys: &keys, Owner: c.newOwner(), Lease: time.Minute})
 		}
-		if c.ghosts.n != mostRemembered || len(c.ghosts.list) != mostRemembered {
-			t.Errorf("%d are remembered in room for %d, want %d", c.ghosts.n, len(c.ghosts.list), mostRemembered)
+		if n := c.ghosts.Count(); n != most {
+			t.Errorf("%d are remembered, want %d", n, most)
 		}
 	})
 }

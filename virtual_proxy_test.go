@@ -68,7 +68,7 @@ func TestAWaitThatAProxyAnswersEndsAtOnceThoughItBeganWell(t *testing.T) {
 		w.On(acquires(), fails)
 		call.wait(t)
 		wantProxyError(t, "Lock", call.err)
-		time.Sleep(orphanPace)
+		time.Sleep(time.Second)
 		synctest.Wait()
 		if keys := withoutCounters(v.Mini().Keys()); len(keys) > 0 {
 			t.Errorf("left: %q", keys)
@@ -100,7 +100,7 @@ func TestAReleaseThatAProxyAnswersForLongIsMadeInTheBackground(t *testing.T) {
 			t.Errorf("Unlock took %v", took)
 		}
 		w.Clear()
-		time.Sleep(2 * orphanPace)
+		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if keys := withoutCounters(v.Mini().Keys()); len(keys) > 0 || rule.Hits() == 0 {
 			t.Errorf("left: %q", keys)

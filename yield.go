@@ -41,14 +41,6 @@ type yielding struct {
 	listened  bool          // somebody here waited for the turns to be had
 }
 
-// othersLocked is the gate's yielding, made for the first other client.
-func (g *gate) othersLocked() *yielding {
-	if g.yielding == nil {
-		g.yielding = &yielding{}
-	}
-	return g.yielding
-}
-
 // until is the instant before which no attempt is made; 0 when others need not go first.
 func (y *yielding) until() time.Duration {
 	if y == nil {
@@ -155,52 +147,4 @@ func (y *yielding) granted(now time.Duration) {
 		return
 	}
 	y.absent, y.absentTo = y.suspected, now+yieldHints
-}
-
-// heard notes how many a release of ours was told to. When some of them are not
-// this client, they go first.
-func (g *gate) heard(freed bool, told int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	echoes, counted := g.c.subs.hears(g.keys.Channel)
-	if told == 0 && (!freed || counted == echoes) {
-		g.echoBy = 0 // nothing comes back
-	}
-	switch {
-	case freed && told > counted:
-		g.othersLocked().begin(int16(min(told-counted, mostTurns)), g.c.clock.Now()) //nolint:gosec // it fits
-	case freed && g.yielding != nil:
-		g.yielding.others = 0
-	}
-}
-
-// yield has the driver wait while others go first.
-func (g *gate) yield() {
-	for {
-		g.mu.Lock()
-		now := g.c.clock.Now()
-		for w := g.queue.first; w != nil && g.yielding.until() > now; w = w.behind {
-			if w.hurried(now) { // it came before the release, or has waited since
-				g.yielding.stop()
-			}
-		}
-		left := g.yielding.until() - now
-		if left > 0 {
-			g.yielding.listened = true
-			g.subscribeLocked() // to hear that they have been
-		}
-		g.mu.Unlock()
-		if left <= 0 {
-			return
-		}
-		timer := time.NewTimer(left)
-		select {
-		case <-timer.C:
-		case <-g.poke: // a turn was had, or somebody came who cannot wait
-		case <-g.c.stopping:
-			timer.Stop()
-			return
-		}
-		timer.Stop()
-	}
 }

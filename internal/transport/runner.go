@@ -39,7 +39,7 @@ type Runner struct {
 	Ended   context.Context                       // ends when Close stops the background work
 	Primary *primary                              // where sentinels name it; else nil
 	only    *lane                                 // to the one server; nil on a cluster
-	One     *Site                                 // the same
+	one     *Site                                 // the same
 
 	// immutable, of a cluster; nil elsewhere
 	Cluster *redis.ClusterClient                                // of our own
@@ -65,19 +65,6 @@ type link struct {
 	via    *innermost    // the caller's innermost, by which commands come here
 	client *redis.Client // the same connections, of one server
 	close  func() error
-}
-
-// Site is what is known of one server. Nothing of one waits for, is counted with, or is
-// judged by another's.
-type Site struct {
-	// immutable
-	Node     Node // of a cluster; the zero node while that is unknown, and of the one server
-	renewals *lane
-
-	// atomic
-	broken     atomic.Bool  // it gave no answer, and none has come since
-	heard      atomic.Int64 // when its newest answer came
-	VerifiedAt atomic.Int64 // when all that is held there was last asked about, or will be; 0 never
 }
 
 // NewRunner takes the clients that are known to keep one lock in one place.
@@ -179,7 +166,7 @@ func (r *Runner) BySlot() bool { return r.Cluster != nil }
 
 // Start makes the lanes, when the rest of the client is there.
 func (r *Runner) Start() {
-	r.One = r.newSite(Node{})
+	r.one = r.newSite(Node{})
 	if r.Cluster == nil {
 		r.only = r.newLane(false)
 	}
@@ -192,18 +179,6 @@ type Messages struct {
 	At   Node          // of a cluster
 	Term int64         // of the primary that it leads to
 	own  *redis.Client // made for it alone; nil when it is the caller's
-}
-
-// Node is one of a cluster's. The zero node is the only one there is.
-type Node struct{ rdb *redis.Client }
-
-func (n Node) Known() bool { return n.rdb != nil }
-
-func (n Node) Addr() string {
-	if n.rdb == nil {
-		return ""
-	}
-	return n.rdb.Options().Addr
 }
 
 // Close closes the connection and what was made for it.
@@ -301,10 +276,6 @@ func (r *Runner) newLane(exact bool) *lane {
 	return &lane{r: r, clock: r.Clock, spawn: r.Spawn, exact: exact, root: r.Root}
 }
 
-func (r *Runner) newSite(at Node) *Site {
-	return &Site{Node: at, renewals: r.newLane(true)}
-}
-
 // lane is the lane that c takes. On a cluster each slot has one of its own: which
 // node has it may change.
 func (r *Runner) lane(c *Call) *lane {
@@ -320,92 +291,6 @@ func (r *Runner) lane(c *Call) *lane {
 		r.lanes[slot] = l
 	}
 	return l
-}
-
-// Site is the server that has a key, as far as is known. It asks nobody.
-func (r *Runner) Site(key string) *Site {
-	if r.Cluster == nil {
-		return r.One
-	}
-	at, err := r.Home(endedContext{r.Root}, key)
-	if err != nil || !at.Known() {
-		return r.One // nobody knows
-	}
-	return r.SiteAt(at)
-}
-
-// SiteAt is the server that a node is.
-func (r *Runner) SiteAt(at Node) *Site {
-	if !at.Known() {
-		return r.One
-	}
-	addr := at.Addr()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s := r.sites[addr]
-	if s == nil {
-		s = r.newSite(at)
-		r.sites[addr] = s
-	}
-	return s
-}
-
-// endedContext is a context for questions that must not wait for an answer.
-type endedContext struct{ context.Context }
-
-func (endedContext) Done() <-chan struct{} {
-	done := make(chan struct{})
-	close(done)
-	return done
-}
-func (endedContext) Err() error { return context.Canceled }
-
-// observe notes how a call to s went that was sent at the instant sentAt. When a server
-// is back, what it knew may be gone with a restart or a failover, so leases there are
-// verified at once. One command without an answer is no outage while others have theirs.
-func (r *Runner) observe(s *Site, res *Result, sentAt time.Duration) {
-	switch res.Fate {
-	case Unknown, Dubious, Unsent, Barred:
-		if time.Duration(s.heard.Load()) <= sentAt {
-			s.broken.Store(true)
-			r.LookAgain()
-		}
-		return
-	case Later:
-		r.LookAgain() // a node that was cut off answers, and will for long
-		if neverSent(res.Err) {
-			return
-		}
-	}
-	s.heard.Store(int64(r.Clock.Now()))
-	if s.broken.Load() && s.broken.CompareAndSwap(true, false) {
-		r.OnBack(s)
-	}
-}
-
-// LookAgain has go-redis ask anew which nodes of a cluster have which slots. By
-// itself it does so when a node tells it of a move, which one that is dead does
-// not, or each 10 s.
-func (r *Runner) LookAgain() {
-	if r.Cluster == nil {
-		return
-	}
-	now, last := int64(r.Clock.Now()), r.lookedAt.Load()
-	if last != 0 && now-last < int64(lookGap) || !r.looking.CompareAndSwap(false, true) {
-		return
-	}
-	r.lookedAt.Store(now)
-	if !r.Spawn(r.reload) {
-		r.looking.Store(false)
-	}
-}
-
-// reload is lookAgain's goroutine. ReloadState would start one that nobody waits for.
-func (r *Runner) reload() {
-	defer r.looking.Store(false)
-	ctx, cancel := context.WithTimeout(r.Root, AttemptTimeout)
-	defer cancel()
-	_ = r.Cluster.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
 }
 
 // Close closes the connections.

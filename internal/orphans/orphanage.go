@@ -1,4 +1,4 @@
-package watchlock
+package orphans
 
 import (
 	"sync"
@@ -15,7 +15,7 @@ const (
 	mostEarlier = 1000 // owners of earlier attempts that one attempt names
 )
 
-// orphanage releases owners that nobody believes in: of attempts whose outcome
+// Orphanage releases owners that nobody believes in: of attempts whose outcome
 // is unknown, of grants that nobody wants, and of releases that got no answer.
 //
 // An attempt of unknown outcome may run yet: a server that was stopped reads its
@@ -25,9 +25,9 @@ const (
 // One goroutine, run, says what is due, and each server's releases are a pass of their own:
 // one that does not answer delays no other's. What is new is sent at once, beside a pass
 // that repeats.
-type orphanage struct {
+type Orphanage struct {
 	r      *transport.Runner
-	ghosts *ghosts
+	Ghosts *Ghosts
 	poke   chan struct{} // one slot
 
 	passes sync.WaitGroup // under way; added to under mu only
@@ -53,28 +53,28 @@ type orphan struct {
 	done     bool
 }
 
-// newOrphanage makes one with its ghosts, which are remembered for remember at least.
-func newOrphanage(r *transport.Runner, remember time.Duration) *orphanage {
-	s := &orphanage{
+// New makes one with its ghosts, which are remembered for remember at least.
+func New(r *transport.Runner, remember time.Duration) *Orphanage {
+	s := &Orphanage{
 		r: r, poke: make(chan struct{}, 1), byKey: make(map[string][]*orphan),
 		busy: make(map[*transport.Site]bool), mute: make(map[*transport.Site]bool),
 	}
-	s.ghosts = &ghosts{r: r, orphans: s, least: remember}
+	s.Ghosts = &Ghosts{r: r, orphans: s, least: remember}
 	return s
 }
 
-// add releases o in the background, now and until it is certain. known says
+// Add releases o in the background, now and until it is certain. known says
 // that the acquire of this owner has certainly run.
-func (s *orphanage) add(k wire.Kind, o wire.Owned, known bool) {
+func (s *Orphanage) Add(k wire.Kind, o wire.Owned, known bool) {
 	s.admit(&orphan{kind: k, owned: o, known: known})
 }
 
 // addGhost releases once more what was released before.
-func (s *orphanage) addGhost(k wire.Kind, o wire.Owned) {
+func (s *Orphanage) addGhost(k wire.Kind, o wire.Owned) {
 	s.admit(&orphan{kind: k, owned: o, known: true, ghost: true})
 }
 
-func (s *orphanage) admit(o *orphan) {
+func (s *Orphanage) admit(o *orphan) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := o.owned.Keys.Key
@@ -87,16 +87,35 @@ func (s *orphanage) admit(o *orphan) {
 }
 
 // wakeLocked has run look what is due.
-func (s *orphanage) wakeLocked() {
+func (s *Orphanage) wakeLocked() {
 	select {
 	case s.poke <- struct{}{}:
 	default:
 	}
 }
 
-// of returns the newest owners of a key that may hold it though nobody believes so. There
+// Orphan is an owner that is being released.
+type Orphan struct {
+	Owner wire.Owner
+	Known bool // its grant ran; else nobody knows what became of it
+}
+
+// All are the owners that are being released now.
+func (s *Orphanage) All() []Orphan {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []Orphan
+	for _, list := range s.byKey {
+		for _, o := range list {
+			all = append(all, Orphan{o.owned.Owner, o.known})
+		}
+	}
+	return all
+}
+
+// Of returns the newest owners of a key that may hold it though nobody believes so. There
 // may be thousands after a long outage: older ones are released by passes alone.
-func (s *orphanage) of(key string) []wire.Owner {
+func (s *Orphanage) Of(key string) []wire.Owner {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var owners []wire.Owner
@@ -109,7 +128,7 @@ func (s *orphanage) of(key string) []wire.Owner {
 
 // run releases each orphan about once a second, new ones at once, until there is
 // nothing left or the client stops.
-func (s *orphanage) run() {
+func (s *Orphanage) run() {
 	timer := time.NewTimer(orphanPace)
 	defer timer.Stop()
 	for {
@@ -128,7 +147,7 @@ func (s *orphanage) run() {
 }
 
 // start begins the passes that are due.
-func (s *orphanage) start() {
+func (s *Orphanage) start() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
@@ -146,7 +165,7 @@ func (s *orphanage) start() {
 
 // dueLocked is what is to be released now, by the server that has it: what was never
 // sent, and the rest but of those servers where a pass is under way.
-func (s *orphanage) dueLocked() (fresh, again map[*transport.Site][]*orphan) {
+func (s *Orphanage) dueLocked() (fresh, again map[*transport.Site][]*orphan) {
 	now := s.r.Clock.Now()
 	fresh, again = make(map[*transport.Site][]*orphan), make(map[*transport.Site][]*orphan)
 	for key, list := range s.byKey {
@@ -169,7 +188,7 @@ func (s *orphanage) dueLocked() (fresh, again map[*transport.Site][]*orphan) {
 }
 
 // passLocked releases some of a server's orphans.
-func (s *orphanage) passLocked(at *transport.Site, list []*orphan, repeats bool) {
+func (s *Orphanage) passLocked(at *transport.Site, list []*orphan, repeats bool) {
 	batches := wire.InBatches(list, func(o *orphan) wire.BatchKey { return wire.BatchOf(s.r, o.kind, o.owned.Keys, o.alone) })
 	s.passes.Add(1)
 	if !s.r.Spawn(func() { s.pass(at, batches, repeats) }) {
@@ -179,7 +198,7 @@ func (s *orphanage) passLocked(at *transport.Site, list []*orphan, repeats bool)
 
 // pass releases batches one after the other, and ends at the first that gets no answer,
 // so that it is bounded by one timeout.
-func (s *orphanage) pass(at *transport.Site, batches [][]*orphan, repeats bool) {
+func (s *Orphanage) pass(at *transport.Site, batches [][]*orphan, repeats bool) {
 	defer s.passes.Done()
 	mute := false
 	for _, batch := range batches {
@@ -195,9 +214,9 @@ func (s *orphanage) pass(at *transport.Site, batches [][]*orphan, repeats bool) 
 	}
 }
 
-// last is the passes that Close makes. It waits for those that are under way, and makes
+// Last is the passes that Close makes. It waits for those that are under way, and makes
 // its own but where one of them got no answer.
-func (s *orphanage) last() {
+func (s *Orphanage) Last() {
 	s.mu.Lock()
 	s.closing = true
 	clear(s.mute)
@@ -223,7 +242,7 @@ func (s *orphanage) last() {
 }
 
 // clear forgets what is certain and reports whether nothing is left.
-func (s *orphanage) clear() bool {
+func (s *Orphanage) clear() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.r.Clock.Now()
@@ -256,7 +275,7 @@ func retention(lease time.Duration) time.Duration {
 // answer too: it will not change, and the key has its TTL. So is an error that is
 // nobody's known answer: a proxy may send it for ever. What is not answered for all is
 // asked for each.
-func (s *orphanage) release(batch []*orphan, again bool) transport.Fate {
+func (s *Orphanage) release(batch []*orphan, again bool) transport.Fate {
 	owned := make([]wire.Owned, len(batch))
 	for i, o := range batch {
 		owned[i] = o.owned
@@ -271,7 +290,7 @@ func (s *orphanage) release(batch []*orphan, again bool) transport.Fate {
 	_, res := batch[0].kind.Release(do, owned)
 	for _, o := range batch {
 		if res.Fate == transport.Replied && o.known && !o.ghost {
-			s.ghosts.remember(o.kind, &o.owned)
+			s.Ghosts.Remember(o.kind, &o.owned)
 		}
 	}
 	s.mu.Lock()

@@ -1,4 +1,4 @@
-package watchlock
+package pubsub
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
-// subscriber keeps the pub/sub connections, the ears, for all waiters of a client.
+// Subscriber keeps the pub/sub connections, the ears, for all waiters of a client.
 // What it hears are hints: waiters poll as well, so a lost message costs time only.
 //
 // One ear hears classic messages wherever they are published. Sharded ones are
@@ -19,7 +19,7 @@ import (
 // such node, and one goroutine, route, that finds out which node that is. It asks
 // each second, and sooner when a subscription was refused, ended by the server, or
 // lost with its connection. It ends with the last topic, and at Close.
-type subscriber struct {
+type Subscriber struct {
 	// immutable
 	r       *transport.Runner
 	tell    func(info bool, text string, err error) // the caller's logger
@@ -40,9 +40,9 @@ type subscriber struct {
 	quit   context.CancelFunc       // ends route; nil when it does not run
 }
 
-// newSubscriber makes one that listens as publish says, a publishX of the keys.
-func newSubscriber(r *transport.Runner, publish string, tell func(info bool, text string, err error), verify func(*transport.Site)) *subscriber {
-	s := &subscriber{
+// New makes one that listens as publish says, a publishX of the keys.
+func New(r *transport.Runner, publish string, tell func(info bool, text string, err error), verify func(*transport.Site)) *Subscriber {
+	s := &Subscriber{
 		r: r, tell: tell, verify: verify, classic: publish != wire.PublishSharded, sharded: publish != wire.PublishClassic,
 		look: make(chan struct{}, 1), topics: make(map[string]*topic), ears: make(map[string]*ear), open: make(map[*transport.Site]*ear),
 	}
@@ -50,12 +50,10 @@ func newSubscriber(r *transport.Runner, publish string, tell func(info bool, tex
 	return s
 }
 
-// prove has the ear at a server ask for a sign of life that its connection was open all the time.
+// Prove has the ear at a server ask for a sign of life that its connection was open all the time.
 // It reports whether there is such an ear.
-func (s *subscriber) prove(at *transport.Site) bool {
-	s.mu.Lock()
-	e := s.open[at]
-	s.mu.Unlock()
+func (s *Subscriber) Prove(at *transport.Site) bool {
+	e := s.openAt(at)
 	if e == nil {
 		return false
 	}
@@ -64,15 +62,39 @@ func (s *subscriber) prove(at *transport.Site) bool {
 	return true
 }
 
+// Open reports whether there is an ear that hears a server.
+func (s *Subscriber) Open(at *transport.Site) bool { return s.openAt(at) != nil }
+
+func (s *Subscriber) openAt(at *transport.Site) *ear {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open[at]
+}
+
+// Idle reports whether nothing is listened for and nothing is left of what was.
+func (s *Subscriber) Idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.topics)+len(s.ears) == 0 && s.quit == nil
+}
+
+// Refused reports whether a subscription to channel was refused or ended, and is to be tried again.
+func (s *Subscriber) Refused(channel string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.topics[channel]
+	return t != nil && t.pause > 0
+}
+
 // opened notes that e hears its server.
-func (s *subscriber) opened(e *ear, at *transport.Site) {
+func (s *Subscriber) opened(e *ear, at *transport.Site) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open[at] = e
 }
 
 // shut notes that it does not.
-func (s *subscriber) shut(e *ear) {
+func (s *Subscriber) shut(e *ear) {
 	at := e.site()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,8 +103,8 @@ func (s *subscriber) shut(e *ear) {
 	}
 }
 
-// close ends the goroutines, at once.
-func (s *subscriber) close() {
+// Close ends the goroutines, at once.
+func (s *Subscriber) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.ears {
@@ -95,7 +117,7 @@ func (s *subscriber) close() {
 
 // earLocked is the ear at a node, which it starts if there is none. It returns
 // nil when the client is closed.
-func (s *subscriber) earLocked(at transport.Node) *ear {
+func (s *Subscriber) earLocked(at transport.Node) *ear {
 	e := s.ears[at.Addr()]
 	if e == nil {
 		ctx, cancel := context.WithCancel(s.r.Root)
@@ -111,7 +133,7 @@ func (s *subscriber) earLocked(at transport.Node) *ear {
 }
 
 // stop ends an ear when it has no topic any more.
-func (s *subscriber) stop(e *ear) bool {
+func (s *Subscriber) stop(e *ear) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e.kept {
@@ -127,8 +149,8 @@ func (s *subscriber) stop(e *ear) bool {
 	return true
 }
 
-// relocate has all ears look whether they listen at the primary.
-func (s *subscriber) relocate() {
+// Relocate has all ears look whether they listen at the primary.
+func (s *Subscriber) Relocate() {
 	s.mu.Lock()
 	for _, e := range s.ears {
 		e.wake()
@@ -137,9 +159,9 @@ func (s *subscriber) relocate() {
 	s.wakeRoute()
 }
 
-// keep has an ear open at each of the nodes where something is held, and at no others
+// Keep has an ear open at each of the nodes where something is held, and at no others
 // unless somebody waits.
-func (s *subscriber) keep(at map[*transport.Site]bool) {
+func (s *Subscriber) Keep(at map[*transport.Site]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.ears {
@@ -158,7 +180,7 @@ func (s *subscriber) keep(at map[*transport.Site]bool) {
 }
 
 // someChannel is one that e has to hear.
-func (s *subscriber) someChannel(e *ear) string {
+func (s *Subscriber) someChannel(e *ear) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for channel, t := range s.topics {
@@ -170,7 +192,7 @@ func (s *subscriber) someChannel(e *ear) string {
 }
 
 // anew forgets what was subscribed on e's last connection.
-func (s *subscriber) anew(e *ear) {
+func (s *Subscriber) anew(e *ear) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e.drops, e.shardless = nil, false
@@ -190,7 +212,7 @@ type changes struct {
 }
 
 // changes returns what e is to subscribe and what to give up.
-func (s *subscriber) changes(e *ear) changes {
+func (s *Subscriber) changes(e *ear) changes {
 	now := s.r.Clock.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,58 +255,9 @@ func (t *topic) subscriptions(channel string) []subscription {
 	return subs
 }
 
-// setNear notes whether the server that publishes on channel counts us.
-func (s *subscriber) setNear(channel string, near bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t := s.topics[channel]; t != nil {
-		t.near = near
-	}
-}
-
-// moved notes that e's node says it has not got a slot.
-func (s *subscriber) moved(e *ear, slot int) {
-	s.mu.Lock()
-	found := false
-	for _, t := range s.topics {
-		if t.ear == e && t.slot == slot {
-			found = true
-			s.lostLocked(t)
-		}
-	}
-	s.mu.Unlock()
-	if found {
-		s.lookAgain()
-	}
-}
-
-// gone notes that a sharded subscription has ended. When that was not our wish,
-// the slot has left the node.
-func (s *subscriber) gone(e *ear, channel string) {
-	s.mu.Lock()
-	t := s.topics[channel]
-	unasked := t != nil && t.ear == e && t.sharded.confirmed
-	if unasked {
-		s.lostLocked(t)
-	}
-	s.mu.Unlock()
-	if unasked {
-		s.lookAgain()
-	}
-}
-
-// lostLocked has a sharded channel subscribed again: elsewhere, when route finds
-// out where, else here in a while.
-func (s *subscriber) lostLocked(t *topic) {
-	t.sharded = hearing{}
-	t.pause = min(max(2*t.pause, redialPause), redialMost)
-	t.retry = s.r.Clock.Now() + t.pause
-	t.ear.wake()
-}
-
 // withoutShards makes e hear classic channels in place of sharded ones. It
 // reports whether that is new.
-func (s *subscriber) withoutShards(e *ear) bool {
+func (s *Subscriber) withoutShards(e *ear) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range s.topics {
@@ -296,120 +269,4 @@ func (s *subscriber) withoutShards(e *ear) bool {
 	e.shardless = true
 	e.wake()
 	return !was
-}
-
-// lookAgain has go-redis ask who has the slots, and route follow.
-func (s *subscriber) lookAgain() {
-	s.r.LookAgain()
-	s.wakeRoute()
-}
-
-func (s *subscriber) wakeRoute() {
-	select {
-	case s.look <- struct{}{}:
-	default:
-	}
-}
-
-func (s *subscriber) startRouteLocked() {
-	if s.quit != nil {
-		return
-	}
-	ctx, cancel := context.WithCancel(s.r.Root)
-	s.quit = cancel
-	if !s.r.Spawn(func() { s.route(ctx) }) {
-		cancel()
-		s.quit = nil
-	}
-}
-
-// route keeps each topic at the ear of the node that has its slot. While one is not
-// confirmed there it looks often: go-redis learns of a move in its own time.
-func (s *subscriber) route(ctx context.Context) {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	pause := time.Duration(0)
-	for {
-		settled := s.follow(ctx)
-		if s.stopRoute() {
-			return
-		}
-		pause = min(max(2*pause, redialPause), pingPace)
-		if settled {
-			pause = pingPace
-		}
-		timer.Reset(pause)
-		select {
-		case <-timer.C:
-		case <-s.look:
-			pause = 0
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// stopRoute ends route when there is no topic any more.
-func (s *subscriber) stopRoute() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.topics) > 0 {
-		return false
-	}
-	s.quit()
-	s.quit = nil
-	return true
-}
-
-// follow moves topics to where their slots are. It reports whether all are heard.
-func (s *subscriber) follow(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, transport.AttemptTimeout)
-	defer cancel()
-	settled := true
-	for _, channel := range s.channels() {
-		at, err := s.r.Home(ctx, channel)
-		if err != nil || !s.assign(channel, at) {
-			settled = false
-		}
-	}
-	return settled
-}
-
-// channels are those of all topics. One that nobody wants any more, and no ear
-// has, is forgotten.
-func (s *subscriber) channels() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	channels := make([]string, 0, len(s.topics))
-	for channel, t := range s.topics {
-		if t.ear == nil && len(t.heard) == 0 {
-			delete(s.topics, channel)
-			continue
-		}
-		channels = append(channels, channel)
-	}
-	return channels
-}
-
-// assign has the ear at a node hear a channel. It reports whether it does already.
-func (s *subscriber) assign(channel string, at transport.Node) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.topics[channel]
-	if t == nil {
-		return true
-	}
-	if old := t.ear; old != nil {
-		if old.node.Addr() == at.Addr() {
-			return len(t.heard) == 0 || t.sharded.confirmed || (old.shardless || !s.sharded) && t.classic.confirmed
-		}
-		old.drops = append(old.drops, t.subscriptions(channel)...)
-		old.wake()
-	}
-	e := s.earLocked(at)
-	if e != nil && t.ear != nil && t.ear.broken.Load() {
-		e.broken.Store(true) // what ends the outage comes from there
-	}
-	t.ear, t.classic, t.sharded, t.retry = e, hearing{}, hearing{}, 0
-	return false
 }

@@ -1,4 +1,4 @@
-package watchlock
+package pubsub
 
 import (
 	"slices"
@@ -8,28 +8,28 @@ import (
 	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
-// listener is who waits for messages on a channel. Neither may block.
-type listener interface {
-	// hint tells of a message, or that one would have been heard from now on.
-	hint(h hint)
-	// echoed tells who waits no more of a message that its own release brought.
-	echoed()
+// Listener is who waits for messages on a channel. Neither may block.
+type Listener interface {
+	// Hear tells of a message, or that one would have been heard from now on.
+	Hear(h Hint)
+	// HearEcho tells who waits no more of a message that its own release brought.
+	HearEcho()
 }
 
-// hint is what a listener hears.
-type hint int
+// Hint is what a listener hears.
+type Hint int
 
 const (
-	hintConfirmed hint = iota // it is there; before it a message would not have been heard
-	hintReleased              // a release of a client like this one
-	hintForeign               // a release of a client of another kind
+	HintConfirmed Hint = iota // it is there; before it a message would not have been heard
+	HintReleased              // a release of a client like this one
+	HintForeign               // a release of a client of another kind
 	hintStrange               // no message of any client that is known
 )
 
 // topic is one channel.
 type topic struct {
-	heard   []listener    // who waits: two keys, "a" and "{a}", share a channel
-	ours    listener      // the last that released: it has to hear the echo, though it may not wait
+	heard   []Listener    // who waits: two keys, "a" and "{a}", share a channel
+	ours    Listener      // the last that released: it has to hear the echo, though it may not wait
 	ear     *ear          // nil until it is known who has the slot
 	slot    int           // on a cluster
 	unused  time.Duration // since when
@@ -53,9 +53,9 @@ type subscription struct {
 	sharded bool
 }
 
-// join has g hear of the channel's messages. It reports whether the
+// Join has g hear of the channel's messages. It reports whether the
 // subscription was already there: then messages may have passed unheard.
-func (s *subscriber) join(channel string, slot int, g listener) bool {
+func (s *Subscriber) Join(channel string, slot int, g Listener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.topics[channel]
@@ -78,9 +78,9 @@ func (s *subscriber) join(channel string, slot int, g listener) bool {
 	return t.classic.confirmed || t.sharded.confirmed
 }
 
-// leave ends g's interest. The subscription stays a while: it is likely to be
+// Leave ends g's interest. The subscription stays a while: it is likely to be
 // wanted again.
-func (s *subscriber) leave(channel string, g listener) {
+func (s *Subscriber) Leave(channel string, g Listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.topics[channel]
@@ -96,17 +96,17 @@ func (s *subscriber) leave(channel string, g listener) {
 	}
 }
 
-// hears returns how many messages of a release on channel come back to this
+// Hears returns how many messages of a release on channel come back to this
 // client, and how many of them the release counts among those that it told.
-func (s *subscriber) hears(channel string) (echoes, counted int) {
+func (s *Subscriber) Hears(channel string) (echoes, counted int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.hearsLocked(channel)
 }
 
-// expect is for a release by g: how many messages of it will come back. g is told of
+// Expect is for a release by g: how many messages of it will come back. g is told of
 // them also if it does not wait by then.
-func (s *subscriber) expect(channel string, g listener) (echoes int) {
+func (s *Subscriber) Expect(channel string, g Listener) (echoes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if echoes, _ = s.hearsLocked(channel); echoes > 0 {
@@ -115,7 +115,7 @@ func (s *subscriber) expect(channel string, g listener) (echoes int) {
 	return echoes
 }
 
-func (s *subscriber) hearsLocked(channel string) (echoes, counted int) {
+func (s *Subscriber) hearsLocked(channel string) (echoes, counted int) {
 	t := s.topics[channel]
 	if t == nil {
 		return 0, 0
@@ -135,16 +135,16 @@ func (s *subscriber) hearsLocked(channel string) (echoes, counted int) {
 
 // message hints to whoever waits. A release is "00" or "0", by whose it is; anything unknown
 // on the channel may be a stranger's, and counts at a limited rate.
-func (s *subscriber) message(channel, payload string) {
+func (s *Subscriber) message(channel, payload string) {
 	now := s.r.Clock.Now()
 	s.mu.Lock()
 	t := s.topics[channel]
 	h := hintStrange
 	switch payload {
 	case wire.ReleasePayload:
-		h = hintReleased
+		h = HintReleased
 	case wire.ForeignPayload:
-		h = hintForeign
+		h = HintForeign
 	}
 	if t == nil || h == hintStrange && now-t.garbage < garbageGap {
 		s.mu.Unlock()
@@ -156,17 +156,17 @@ func (s *subscriber) message(channel, payload string) {
 	heard, ours := slices.Clone(t.heard), t.ours
 	s.mu.Unlock()
 	for _, g := range heard {
-		g.hint(h)
+		g.Hear(h)
 	}
-	if ours != nil && h == hintReleased && !slices.Contains(heard, ours) {
-		ours.echoed()
+	if ours != nil && h == HintReleased && !slices.Contains(heard, ours) {
+		ours.HearEcho()
 	}
 }
 
 // confirm hints as well: what was released before it went unheard.
-func (s *subscriber) confirm(e *ear, sub subscription) {
+func (s *Subscriber) confirm(e *ear, sub subscription) {
 	s.mu.Lock()
-	var heard []listener
+	var heard []Listener
 	if t := s.topics[sub.channel]; t != nil && t.ear == e {
 		if sub.sharded {
 			t.sharded.confirmed, t.pause = true, 0
@@ -177,6 +177,6 @@ func (s *subscriber) confirm(e *ear, sub subscription) {
 	}
 	s.mu.Unlock()
 	for _, g := range heard {
-		g.hint(hintConfirmed)
+		g.Hear(HintConfirmed)
 	}
 }

@@ -1,4 +1,4 @@
-package watchlock
+package orphans
 
 import (
 	"sync"
@@ -11,7 +11,7 @@ import (
 // mostRemembered bounds how many released owners a client remembers.
 const mostRemembered = 10_000
 
-// ghosts remembers the owners that this client released, for as long as Redis would have kept
+// Ghosts remembers the owners that this client released, for as long as Redis would have kept
 // them otherwise. A server that takes another's place may have missed the release, and one that
 // comes back may have forgotten it: then the lock stays taken by somebody who knows
 // that it let go.
@@ -24,31 +24,31 @@ const mostRemembered = 10_000
 //     outage, all that it may have kept are released again.
 //  4. A server may be replaced without anybody noticing but by new connections. So who is
 //     refused, and has let go of that lock before the newest of them, asks who has it.
-type ghosts struct {
+type Ghosts struct {
 	r       *transport.Runner
-	orphans *orphanage
+	orphans *Orphanage
 	least   time.Duration // for which an owner is remembered
 
 	mu sync.Mutex
 	// guarded by mu
-	list []released // a ring
+	list []Released // a ring
 	head int        // its oldest
 	n    int        // how many are in it
 }
 
-// released is one owner that was released.
-type released struct {
+// Released is one owner that was released.
+type Released struct {
 	kind  wire.Kind
 	owned wire.Owned
-	at    *transport.Site // that released it
+	At    *transport.Site // that released it
 	until time.Duration   // when its TTL would have ended
 	dials int64           // connections that had been made by then
 }
 
-// remember notes that o was released just now.
-func (s *ghosts) remember(k wire.Kind, o *wire.Owned) {
+// Remember notes that o was released just now.
+func (s *Ghosts) Remember(k wire.Kind, o *wire.Owned) {
 	now := s.r.Clock.Now()
-	r := released{k, *o, s.r.Site(o.Keys.Key), now + max(o.Lease, s.least), s.r.Dials.Load()}
+	r := Released{k, *o, s.r.Site(o.Keys.Key), now + max(o.Lease, s.least), s.r.Dials.Load()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.n > 0 && (s.list[s.head].until <= now || s.n == mostRemembered) {
@@ -61,35 +61,35 @@ func (s *ghosts) remember(k wire.Kind, o *wire.Owned) {
 	s.n++
 }
 
-func (s *ghosts) dropLocked() {
-	s.list[s.head] = released{}
+func (s *Ghosts) dropLocked() {
+	s.list[s.head] = Released{}
 	s.head = (s.head + 1) % len(s.list)
 	s.n--
 }
 
-func (s *ghosts) growLocked() {
-	list := make([]released, min(max(16, 2*len(s.list)), mostRemembered))
+func (s *Ghosts) growLocked() {
+	list := make([]Released, min(max(16, 2*len(s.list)), mostRemembered))
 	for i := range s.n {
 		list[i] = s.list[(s.head+i)%len(s.list)]
 	}
 	s.list, s.head = list, 0
 }
 
-// any reports whether anything is remembered.
-func (s *ghosts) any() bool {
+// Count is how many are remembered.
+func (s *Ghosts) Count() int {
 	now := s.r.Clock.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.n > 0 && s.list[s.head].until <= now {
 		s.dropLocked()
 	}
-	return s.n > 0
+	return s.n
 }
 
-// again releases once more what pick picks of those that Redis may still keep.
-func (s *ghosts) again(pick func(r *released) bool) {
+// Again releases once more what pick picks of those that Redis may still keep.
+func (s *Ghosts) Again(pick func(r *Released) bool) {
 	now := s.r.Clock.Now()
-	var found []released
+	var found []Released
 	s.mu.Lock()
 	for i := range s.n {
 		if r := &s.list[(s.head+i)%len(s.list)]; r.until > now && pick(r) {
@@ -102,19 +102,19 @@ func (s *ghosts) again(pick func(r *released) bool) {
 	}
 }
 
-// moved releases again what has another server by now than the one that released it.
-func (s *ghosts) moved() {
-	s.again(func(r *released) bool {
+// Moved releases again what has another server by now than the one that released it.
+func (s *Ghosts) Moved() {
+	s.Again(func(r *Released) bool {
 		at := s.r.Site(r.owned.Keys.Key)
-		moved := at != r.at
-		r.at = at
+		moved := at != r.At
+		r.At = at
 		return moved
 	})
 }
 
-// suspects reports whether the holder of a key may be an owner that was released before the
+// Suspects reports whether the holder of a key may be an owner that was released before the
 // newest connection was made. It does so once for each such connection.
-func (s *ghosts) suspects(key string) bool {
+func (s *Ghosts) Suspects(key string) bool {
 	dials, now, found := s.r.Dials.Load(), s.r.Clock.Now(), false
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,14 +129,14 @@ func (s *ghosts) suspects(key string) bool {
 	return found
 }
 
-// exorcise asks who holds a lock that was refused to us, and releases a ghost. It reports
+// Exorcise asks who holds a lock that was refused to us, and releases a ghost. It reports
 // whether it found one.
-func (s *ghosts) exorcise(k wire.Kind, keys *wire.Keys) (found bool) {
+func (s *Ghosts) Exorcise(k wire.Kind, keys *wire.Keys) (found bool) {
 	info, res := k.Info(s.r.On(s.r.Root, transport.AttemptTimeout, nil), keys)
 	if res.Fate != transport.Replied || !info.Held {
 		return false
 	}
-	s.again(func(r *released) bool {
+	s.Again(func(r *Released) bool {
 		is := r.owned.Owner == wire.Owner(info.Owner) && r.owned.Keys.Key == keys.Key
 		found = found || is
 		return is
