@@ -7,7 +7,7 @@
 #   unit      every other test under the race detector, those for all lock kinds once for each kind
 #   interop   locks shared with Redisson on the JVM, NestJS and other programs
 #   gates     allocations, commands and goroutines by number, and each benchmark for a moment
-#   cover     coverage of the root package, measured by unit
+#   cover     coverage of the library and its parts, measured by unit
 #   virtual   the tests in virtual time, 5 times
 #   ids       the table of proofs names a test for each id
 # Without a STEP: all of them, in this order. Each is a script of its own, ci/STEP.sh.
