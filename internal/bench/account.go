@@ -1,35 +1,26 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
 
 // account is everything that a run found, and where.
 type account struct {
-	Date      string
-	Command   string
-	Rounds    int
-	Span      string
-	Machine   machine
-	Versions  map[string]string
-	Absent    map[string]string `json:",omitempty"` // clients that this machine has not, and why
-	Scenarios []*result
-}
-
-// machine is where a run took place.
-type machine struct {
-	CPU, System, Go, Redis string
-	Cores                  int
-	Load                   float64 // of the last minute, at the start
+	Date, Command, Machine string
+	Rounds                 int
+	Span                   time.Duration
+	Versions               []string
+	Scenarios              []*result
 }
 
 // clientModules are those whose versions matter.
@@ -37,62 +28,41 @@ var clientModules = []string{
 	"github.com/redis/go-redis/v9", "github.com/bsm/redislock", "github.com/go-redsync/redsync/v4", "github.com/redis/rueidis",
 }
 
-func newAccount(p plan, srv *server, args []string) (*account, error) {
+var (
+	cpuName     = regexp.MustCompile(`model name\s*: (.*)`)
+	javaVersion = regexp.MustCompile(`version "([^"]+)"`)
+)
+
+func newAccount(p plan, srv *server, command string) (*account, error) {
 	info, err := srv.info("server")
 	if err != nil {
 		return nil, err
 	}
-	version := info["redis_version"]
-	if v := info["valkey_version"]; v != "" {
-		version = "(Valkey " + v + ")"
+	a := &account{Date: time.Now().Format(time.DateOnly), Command: command, Rounds: p.rounds, Span: p.span}
+	cpu, load := "unknown CPU", "unknown"
+	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		if found := cpuName.FindSubmatch(text); found != nil {
+			cpu = string(found[1])
+		}
 	}
-	a := &account{
-		Date:     time.Now().Format(time.DateOnly),
-		Command:  strings.TrimSpace("go run -C internal/bench . " + strings.Join(args, " ")),
-		Rounds:   p.rounds,
-		Span:     p.span.String(),
-		Versions: map[string]string{},
-		Absent:   p.absent(),
-		Machine: machine{
-			CPU: cpuName(), System: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(), Redis: version,
-			Cores: runtime.NumCPU(), Load: loadAverage(),
-		},
+	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
+		load, _, _ = strings.Cut(string(text), " ")
 	}
+	a.Machine = fmt.Sprintf("%s, %d cores, %s/%s; Redis %s on loopback TCP; %s; load %s at the start",
+		cpu, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, info["redis_version"], runtime.Version(), load)
 	if build, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range build.Deps {
 			if slices.Contains(clientModules, m.Path) {
-				a.Versions[m.Path] = m.Version
+				a.Versions = append(a.Versions, m.Path+" "+m.Version)
 			}
 		}
 	}
-	if slices.ContainsFunc(p.adapters(), func(a adapter) bool { return a.jvm }) {
-		a.Versions["Java"] = javaVersion()
-	}
-	return a, nil
-}
-
-func cpuName() string {
-	f, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return "unknown CPU"
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if name, ok := strings.CutPrefix(lines.Text(), "model name"); ok {
-			return strings.TrimSpace(strings.TrimLeft(name, "\t :"))
+	if text, err := exec.Command("java", "-version").CombinedOutput(); err == nil {
+		if found := javaVersion.FindSubmatch(text); found != nil {
+			a.Versions = append(a.Versions, "Java "+string(found[1]))
 		}
 	}
-	return "unknown CPU"
-}
-
-func loadAverage() float64 {
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return 0
-	}
-	first, _, _ := strings.Cut(string(text), " ")
-	load, _ := strconv.ParseFloat(first, 64)
-	return load
+	return a, nil
 }
 
 // write puts the table, the raw figures and the plots into dir.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -16,8 +17,6 @@ type adapter struct {
 	// inside are the commands that reach the server from its scripts only.
 	inside []string
 	polls  bool // it has no other way to wait than to ask again
-	renews bool // it renews what it holds
-	shared bool // one of its mutexes serves any number of goroutines
 	jvm    bool // it is in a JVM, which measures itself; it has no sessions
 	open   func(c conditions) (session, error)
 }
@@ -28,36 +27,41 @@ type conditions struct {
 	ttl  time.Duration // of locks; those who renew do so each third of it
 }
 
+// lockTTL is that of all locks: watchlock's and Redisson's default.
+const lockTTL = 30 * time.Second
+
 // session is one client of an adapter, with connections of its own.
-type session interface {
-	// mutex is a lock by name, for one goroutine at a time unless the adapter says
-	// that it is shared.
-	mutex(name string) mutex
-	close()
+type session struct {
+	mutex func(name string) mutex // a lock by name, for one goroutine at a time
+	close func()
 }
 
-type mutex interface {
-	lock(ctx context.Context) (lease, error)
-}
+// mutex takes its lock.
+type mutex func(ctx context.Context) (lease, error)
 
 type lease interface {
 	Unlock(ctx context.Context) error
 }
 
-// reentrant is a lease that the same work can take again.
-type reentrant interface {
-	Context(parent context.Context) context.Context
-}
+const (
+	rawName       = "raw go-redis"
+	pausingName   = "raw go-redis, pausing"
+	plainName     = "watchlock"
+	noPassingName = "watchlock, no passing"
+	fencedName    = "watchlock, fenced"
+)
 
 // adapters are in the order of the tables. The first counts as 1. Redisson is
 // among them where it is built.
 func adapters() []adapter {
 	list := []adapter{
-		rawAdapter(),
-		pausingAdapter(),
-		watchlockAdapter("watchlock", "as it comes"),
-		watchlockNoPassing(),
-		watchlockFenced(),
+		rawAdapter(rawName, "the two scripts of watchlock by EVALSHA, prepared once; no renewal, no check of time, "+
+			"no waiting: refused, it asks again at once", false),
+		rawAdapter(pausingName, "the same, but refused it asks again after a pause, "+
+			"which doubles from 1 ms to 64 ms, less a random part of up to half", true),
+		watchlockAdapter(plainName, "as it comes", plainMutex),
+		watchlockAdapter(noPassingName, "WithLocalHandoff(0): every Unlock releases in Redis", plainMutex, withoutPassing),
+		watchlockAdapter(fencedName, "FencedMutex: every lease has a token", fencedMutex),
 		redislockAdapter(),
 		redsyncAdapter(),
 		rueidislockAdapter(),
@@ -68,29 +72,13 @@ func adapters() []adapter {
 	return list
 }
 
-// mutexes are n locks of one name, for a goroutine each.
-func (a adapter) mutexes(s session, name string, n int) []mutex {
-	list := make([]mutex, n)
-	for i := range list {
-		if i == 0 || !a.shared {
-			list[i] = s.mutex(name)
-		} else {
-			list[i] = list[0]
-		}
-	}
-	return list
-}
-
-// poolSize is how many connections each client may have.
-const poolSize = 64
-
 // clientOptions are those of all clients on go-redis: its defaults, but for as
 // many connections as the largest scenario of independent goroutines needs, no
 // talk at the start, and a patience that a crowd does not wear out.
 func clientOptions(addr string) *redis.Options {
 	return &redis.Options{
 		Addr:                     addr,
-		PoolSize:                 poolSize,
+		PoolSize:                 64,
 		ReadTimeout:              10 * time.Second,
 		PoolTimeout:              30 * time.Second,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
@@ -98,5 +86,18 @@ func clientOptions(addr string) *redis.Options {
 	}
 }
 
-// newRedis is a client of go-redis for an adapter.
-func newRedis(c conditions) *redis.Client { return redis.NewClient(clientOptions(c.addr)) }
+const (
+	firstBackoff = time.Millisecond
+	lastBackoff  = 64 * time.Millisecond
+)
+
+// backoff is how clients without a way to wait do wait here: they ask again after
+// a pause, which doubles from 1 ms to 64 ms, less a random part of up to half.
+type backoff struct{ next time.Duration }
+
+// NextBackoff is redislock's RetryStrategy.
+func (b *backoff) NextBackoff() time.Duration {
+	d := max(b.next, firstBackoff)
+	b.next = min(2*d, lastBackoff)
+	return d/2 + rand.N(d/2)
+}

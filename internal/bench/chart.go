@@ -3,15 +3,13 @@ package main
 import (
 	"image/color"
 	"path/filepath"
-	"regexp"
 	"strconv"
+	"strings"
 
 	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/text"
+	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
 )
 
 const (
@@ -19,48 +17,37 @@ const (
 	chartHeight = 10 * vg.Centimeter
 )
 
-// chartFont is that of all texts.
-var chartFont = font.Font{Typeface: "Liberation", Variant: "Sans", Size: vg.Points(9)}
-
 // colours tell clients apart, also for people who do not see red or green. A
 // client has the same in all plots.
-var colours = []color.RGBA{
-	{0x77, 0x77, 0x77, 255},
-	{0xaa, 0xaa, 0x88, 255},
-	{0x00, 0x72, 0xb2, 255},
-	{0x56, 0xb4, 0xe9, 255},
-	{0x00, 0x9e, 0x73, 255},
-	{0xe6, 0x9f, 0x00, 255},
-	{0xcc, 0x79, 0xa7, 255},
-	{0xd5, 0x5e, 0x00, 255},
-	{0xf0, 0xe4, 0x42, 255},
-	{0xbb, 0xbb, 0xbb, 255},
-	{0x44, 0x44, 0x44, 255},
+var colours = []uint32{
+	0x777777, 0xaaaa88, 0x0072b2, 0x56b4e9, 0x009e73, 0xe69f00, 0xcc79a7, 0xd55e00, 0xf0e442,
 }
 
-// clientNames are those of the adapters and the floors, in the order of the colours.
+func colour(i int) color.Color {
+	return color.RGBA{uint8(colours[i] >> 16), uint8(colours[i] >> 8), uint8(colours[i]), 255}
+}
+
+// clientNames are in the order of the colours.
 func clientNames() (names []string) {
 	for _, a := range adapters() {
 		names = append(names, a.name)
-	}
-	for _, c := range handoffScenario().extra {
-		names = append(names, c.name)
 	}
 	return names
 }
 
 // draw makes the plots for which there are figures.
 func (a *account) draw(dir string) error {
-	for name, make := range map[string]func() *plot.Plot{
-		"contended.svg":   func() *plot.Plot { return a.lines("Sections per second on one lock", "per second", rate) },
-		"waits.svg":       func() *plot.Plot { return a.lines("Wait for one lock, p99", "seconds", p99) },
-		"uncontended.svg": func() *plot.Plot { return a.bars("Uncontended, x raw go-redis", "uncontended-1", "uncontended-64") },
-		"handoff.svg":     func() *plot.Plot { return a.bars("Handoff p50, x the message alone", "handoff") },
+	for name, p := range map[string]*plot.Plot{
+		"contended.svg":   a.lines("Sections per second on one lock", "per second", rate),
+		"waits.svg":       a.lines("Wait for one lock, p99", "seconds", p99),
+		"uncontended.svg": a.bars("Uncontended, x raw go-redis", "uncontended-1", "uncontended-64"),
+		"handoff.svg":     a.bars("Handoff p50, x raw go-redis", "handoff"),
 	} {
-		if p := make(); p != nil {
-			if err := p.Save(chartWidth, chartHeight, filepath.Join(dir, name)); err != nil {
-				return err
-			}
+		if p == nil {
+			continue
+		}
+		if err := p.Save(chartWidth, chartHeight, filepath.Join(dir, name)); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -69,64 +56,46 @@ func (a *account) draw(dir string) error {
 func newChart(title string) *plot.Plot {
 	p := plot.New()
 	p.Title.Text = title
-	p.Title.Padding = vg.Points(8)
+	p.Title.TextStyle.Font.Variant = "Sans"
+	p.Legend.TextStyle.Font.Variant = "Sans"
 	p.BackgroundColor = color.White
 	p.Legend.Top = true
-	p.Legend.Padding, p.Legend.XOffs = vg.Points(3), -vg.Points(6)
-	p.Legend.ThumbnailWidth = vg.Points(14)
-	for _, style := range []*text.Style{
-		&p.Title.TextStyle, &p.Legend.TextStyle, &p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label,
-	} {
-		style.Font = chartFont
-	}
-	p.Title.TextStyle.Font.Size = vg.Points(11)
 	grid := plotter.NewGrid()
 	grid.Vertical.Width = 0
 	p.Add(grid)
 	return p
 }
 
-var crowdID = regexp.MustCompile(`^contended-1x(\d+)$`)
-
 // lines draws a figure of the contended scenarios over the number of goroutines,
 // both logarithmic.
 func (a *account) lines(title, unit string, f figure) *plot.Plot {
-	p := newChart(title)
-	p.X.Label.Text, p.Y.Label.Text = "goroutines", unit
-	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
-	p.X.Tick.Marker, p.Y.Tick.Marker = plot.ConstantTicks{}, plot.LogTicks{Prec: -1}
-	var ticks plot.ConstantTicks
+	points, ticks := map[string]plotter.XYs{}, plot.ConstantTicks{}
 	for _, s := range a.Scenarios {
-		if id := crowdID.FindStringSubmatch(s.ID); id != nil {
-			n, _ := strconv.ParseFloat(id[1], 64)
-			ticks = append(ticks, plot.Tick{Value: n, Label: id[1]})
+		label, ok := strings.CutPrefix(s.ID, "contended-1x")
+		if !ok {
+			continue
+		}
+		n, _ := strconv.ParseFloat(label, 64)
+		ticks = append(ticks, plot.Tick{Value: n, Label: label})
+		for _, e := range s.Contenders {
+			if e.Median[f] > 0 {
+				points[e.Name] = append(points[e.Name], plotter.XY{X: n, Y: e.Median[f]})
+			}
 		}
 	}
 	if len(ticks) < 2 {
 		return nil
 	}
-	p.X.Tick.Marker = ticks
+	p := newChart(title)
+	p.X.Label.Text, p.Y.Label.Text = "goroutines", unit
+	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
+	p.X.Tick.Marker, p.Y.Tick.Marker = ticks, plot.LogTicks{Prec: -1}
 	for i, name := range clientNames() {
-		var points plotter.XYs
-		k := 0
-		for _, s := range a.Scenarios {
-			if !crowdID.MatchString(s.ID) {
-				continue
-			}
-			if e := s.entry(name); e != nil && e.Median[f] > 0 {
-				points = append(points, plotter.XY{X: ticks[k].Value, Y: e.Median[f]})
-			}
-			k++
-		}
-		if len(points) == 0 {
-			continue
-		}
-		line, dots, err := plotter.NewLinePoints(points)
+		line, dots, err := plotter.NewLinePoints(points[name])
 		if err != nil {
 			continue // there is no other error than no points
 		}
-		line.Color, dots.Color, dots.Shape = colours[i], colours[i], draw.CircleGlyph{}
-		line.Width = vg.Points(1.5)
+		line.Color, dots.Color, dots.Shape = colour(i), colour(i), plotutil.Shape(i)
 		p.Add(line, dots)
 		p.Legend.Add(name, line, dots)
 	}
@@ -136,48 +105,37 @@ func (a *account) lines(title, unit string, f figure) *plot.Plot {
 
 // bars draws the ratios to the base in some scenarios, a group for each.
 func (a *account) bars(title string, ids ...string) *plot.Plot {
-	p := newChart(title)
-	var groups []*result
+	var titles []string
+	heights := map[string]plotter.Values{}
 	for _, id := range ids {
 		for _, s := range a.Scenarios {
-			if s.ID == id {
-				groups = append(groups, s)
+			if s.ID != id {
+				continue
+			}
+			titles = append(titles, s.Title)
+			for _, e := range s.Contenders {
+				heights[e.Name] = append(heights[e.Name], e.Ratio.Median)
 			}
 		}
 	}
-	var drawn []int // of the names
-	heights := map[int]plotter.Values{}
-	for i, name := range clientNames() {
-		for k, g := range groups {
-			if e := g.entry(name); e != nil && e.Ratio != nil {
-				if heights[i] == nil {
-					heights[i], drawn = make(plotter.Values, len(groups)), append(drawn, i)
-				}
-				heights[i][k] = e.Ratio.Median
-			}
-		}
-	}
-	if len(drawn) < 2 {
+	if len(heights) < 2 {
 		return nil
 	}
-	var titles []string
-	for _, g := range groups {
-		titles = append(titles, g.Title)
-	}
-	width := chartWidth * 0.5 / vg.Length(len(groups)*len(drawn))
-	for n, i := range drawn {
-		bar, err := plotter.NewBarChart(heights[i], width)
+	p := newChart(title)
+	width := chartWidth * 0.5 / vg.Length(len(titles)*len(heights))
+	offset := -width * vg.Length(len(heights)-1) / 2
+	for i, name := range clientNames() {
+		bar, err := plotter.NewBarChart(heights[name], width)
 		if err != nil {
 			continue // there is no other error than no values
 		}
-		bar.Color, bar.LineStyle.Width = colours[i], 0
-		bar.Offset = width * vg.Length(float64(n)-float64(len(drawn)-1)/2)
+		bar.Color, bar.LineStyle.Width, bar.Offset = colour(i), 0, offset
+		offset += width
 		p.Add(bar)
-		p.Legend.Add(clientNames()[i], bar)
+		p.Legend.Add(name, bar)
 	}
 	p.NominalX(titles...)
-	p.X.Tick.Label.Font = chartFont
 	p.Y.Min = 0
-	p.X.Min, p.X.Max = -0.5, float64(len(groups))*1.4-0.5 // room for the legend
+	p.X.Min, p.X.Max = -0.5, float64(len(titles))*1.4-0.5 // room for the legend
 	return p
 }

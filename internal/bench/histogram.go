@@ -12,9 +12,9 @@ const (
 
 // histogram counts durations without allocating.
 type histogram struct {
-	Counts [(histogramMost - histogramFine + 1) << histogramFine]uint32
-	N      int64
-	Max    time.Duration
+	counts [(histogramMost - histogramFine + 1) << histogramFine]uint32
+	n      int64
+	max    time.Duration
 }
 
 // bucket is where d is counted: as it is below 2^histogramFine ns, and by its
@@ -23,7 +23,7 @@ func bucket(d time.Duration) int {
 	v := uint64(max(d, 0))
 	shift := max(bits.Len64(v)-1-histogramFine, 0)
 	if shift+histogramFine >= histogramMost {
-		return len(histogram{}.Counts) - 1
+		return len(histogram{}.counts) - 1
 	}
 	return shift<<histogramFine + int(v>>shift)
 }
@@ -35,35 +35,39 @@ func middle(i int) time.Duration {
 	return time.Duration(v<<shift + (1<<shift)/2)
 }
 
-func (h *histogram) add(d time.Duration) {
-	h.Counts[bucket(d)]++
-	h.N++
-	h.Max = max(h.Max, d)
+func (h *histogram) add(d time.Duration) { h.addMany(d, 1) }
+
+func (h *histogram) addMany(d time.Duration, n int64) {
+	h.counts[bucket(d)] += uint32(n)
+	h.n += n
+	h.max = max(h.max, d)
 }
 
-func (h *histogram) merge(o *histogram) {
-	for i, n := range o.Counts {
-		h.Counts[i] += n
+// pairs are durations, and how often there was one like it.
+func (h *histogram) pairs() (list [][2]int64) {
+	for i, n := range h.counts {
+		if n > 0 {
+			list = append(list, [2]int64{int64(middle(i)), int64(n)})
+		}
 	}
-	h.N += o.N
-	h.Max = max(h.Max, o.Max)
+	return list
 }
 
 // quantile is the duration that a share q of all is not above.
 func (h *histogram) quantile(q float64) time.Duration {
-	rank := int64(q * float64(h.N))
-	for i, n := range h.Counts {
+	rank := int64(q * float64(h.n))
+	for i, n := range h.counts {
 		if rank -= int64(n); rank < 0 {
-			return min(middle(i), h.Max)
+			return min(middle(i), h.max)
 		}
 	}
-	return h.Max
+	return h.max
 }
 
 // into writes the quantiles in seconds.
 func (h *histogram) into(f figures) {
-	if h.N == 0 {
+	if h.n == 0 {
 		return
 	}
-	f[p50], f[p99], f[longest] = h.quantile(0.5).Seconds(), h.quantile(0.99).Seconds(), h.Max.Seconds()
+	f[p50], f[p99], f[longest] = h.quantile(0.5).Seconds(), h.quantile(0.99).Seconds(), h.max.Seconds()
 }

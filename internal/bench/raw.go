@@ -3,8 +3,8 @@ package main
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
-	"strconv"
 	"sync/atomic"
 
 	"github.com/google/uuid"
@@ -22,60 +22,41 @@ var (
 // scriptCommands are those of the library's scripts.
 var scriptCommands = []string{"hdel", "hlen", "hset", "hexists", "pttl", "pexpire", "publish", "get", "set", "time", "pubsub|numsub"}
 
-// rawAdapter is what a lock costs in Redis and nothing else: it has no waiting.
-func rawAdapter() adapter {
-	return rawScripts(rawName, "the two scripts of watchlock by EVALSHA, prepared once; no renewal, no check of time, "+
-		"no waiting: refused, it asks again at once", false)
-}
-
-// pausingAdapter is the same for those who want to spare the server.
-func pausingAdapter() adapter {
-	return rawScripts(pausingName, "the same, but refused it asks again after a pause, "+
-		"which doubles from 1 ms to 64 ms, less a random part of up to half", true)
-}
-
-func rawScripts(name, about string, pauses bool) adapter {
+// rawAdapter is what a lock costs in Redis and nothing else.
+func rawAdapter(name, about string, pauses bool) adapter {
 	return adapter{
 		name:   name,
 		about:  about,
 		inside: scriptCommands,
 		polls:  true,
 		open: func(c conditions) (session, error) {
-			rdb := newRedis(c)
-			s := &rawSession{rdb: rdb, ttl: c.ttl.Milliseconds(), pauses: pauses, id: strconv.FormatInt(rawSessions.Add(1), 10)}
-			var err error
-			if s.acquire, err = rdb.ScriptLoad(context.Background(), rawAcquire).Result(); err == nil {
-				s.release, err = rdb.ScriptLoad(context.Background(), rawRelease).Result()
-			}
-			return s, err
+			rdb := redis.NewClient(clientOptions(c.addr))
+			s := &rawSession{rdb: rdb, ttl: c.ttl.Milliseconds(), pauses: pauses, id: uuid.NewString()}
+			var err1, err2 error
+			s.acquire, err1 = rdb.ScriptLoad(context.Background(), rawAcquire).Result()
+			s.release, err2 = rdb.ScriptLoad(context.Background(), rawRelease).Result()
+			return session{mutex: s.mutex, close: func() { _ = rdb.Close() }}, errors.Join(err1, err2)
 		},
 	}
 }
-
-// rawOwner is the process in the owners of raw go-redis; as long as that of a library.
-var (
-	rawOwner    = uuid.NewString()
-	rawSessions atomic.Int64
-)
 
 type rawSession struct {
 	rdb              *redis.Client
 	acquire, release string
 	ttl              int64
 	pauses           bool
-	id               string
+	id               string // of owners; as long as those of a library
 	owners           atomic.Int64
 }
 
-func (s *rawSession) close() { _ = s.rdb.Close() }
-
 func (s *rawSession) mutex(name string) mutex {
-	return &rawMutex{
+	m := &rawMutex{
 		s:       s,
 		keys:    []string{name},
-		owner:   fmt.Sprintf("%s:%s:%d", rawOwner, s.id, s.owners.Add(1)),
+		owner:   fmt.Sprintf("%s:1:%d", s.id, s.owners.Add(1)),
 		channel: "redisson_lock__channel:{" + name + "}",
 	}
+	return m.lock
 }
 
 // rawMutex is its own lease: it is one goroutine's.
@@ -94,9 +75,6 @@ func (m *rawMutex) lock(ctx context.Context) (lease, error) {
 		}
 		if reply[0] == int64(1) {
 			return m, nil
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
 		}
 		if m.s.pauses {
 			pause(b.NextBackoff())

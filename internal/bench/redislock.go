@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"time"
 
 	"github.com/bsm/redislock"
 	"github.com/redis/go-redis/v9"
@@ -15,40 +14,19 @@ func redislockAdapter() adapter {
 		inside: []string{"msetnx", "mset", "mget", "getrange", "pexpire", "del", "pttl"},
 		polls:  true,
 		open: func(c conditions) (session, error) {
-			rdb := newRedis(c)
-			return &redislockSession{rdb, redislock.New(rdb), c.ttl}, nil
+			rdb := redis.NewClient(clientOptions(c.addr))
+			client := redislock.New(rdb)
+			return session{close: func() { _ = rdb.Close() }, mutex: func(name string) mutex {
+				pauses := new(backoff)
+				opts := &redislock.Options{RetryStrategy: pauses}
+				return func(ctx context.Context) (lease, error) {
+					*pauses = backoff{}
+					l, err := client.Obtain(ctx, name, c.ttl, opts)
+					return (*redislockLease)(l), err
+				}
+			}}, nil
 		},
 	}
-}
-
-type redislockSession struct {
-	rdb    *redis.Client
-	client *redislock.Client
-	ttl    time.Duration
-}
-
-func (s *redislockSession) close() { _ = s.rdb.Close() }
-
-func (s *redislockSession) mutex(name string) mutex {
-	m := &redislockMutex{s: s, name: name}
-	m.opts.RetryStrategy = &m.backoff
-	return m
-}
-
-type redislockMutex struct {
-	s       *redislockSession
-	name    string
-	backoff backoff
-	opts    redislock.Options
-}
-
-func (m *redislockMutex) lock(ctx context.Context) (lease, error) {
-	m.backoff = backoff{}
-	l, err := m.s.client.Obtain(ctx, m.name, m.s.ttl, &m.opts)
-	if err != nil {
-		return nil, err
-	}
-	return (*redislockLease)(l), nil
 }
 
 type redislockLease redislock.Lock

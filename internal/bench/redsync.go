@@ -18,43 +18,25 @@ func redsyncAdapter() adapter {
 		inside: []string{"get", "del"},
 		polls:  true,
 		open: func(c conditions) (session, error) {
-			rdb := newRedis(c)
-			return &redsyncSession{rdb, redsync.New(goredis.NewPool(rdb)), c.ttl}, nil
+			rdb := redis.NewClient(clientOptions(c.addr))
+			rs := redsync.New(goredis.NewPool(rdb))
+			return session{close: func() { _ = rdb.Close() }, mutex: func(name string) mutex {
+				var pauses backoff
+				m := rs.NewMutex(name, redsync.WithExpiry(c.ttl), redsync.WithTries(math.MaxInt32),
+					redsync.WithRetryDelayFunc(func(int) time.Duration { return pauses.NextBackoff() }))
+				return func(ctx context.Context) (lease, error) {
+					pauses = backoff{}
+					return (*redsyncLease)(m), m.LockContext(ctx)
+				}
+			}}, nil
 		},
 	}
 }
 
-type redsyncSession struct {
-	rdb *redis.Client
-	rs  *redsync.Redsync
-	ttl time.Duration
-}
+type redsyncLease redsync.Mutex
 
-func (s *redsyncSession) close() { _ = s.rdb.Close() }
-
-func (s *redsyncSession) mutex(name string) mutex {
-	m := &redsyncMutex{}
-	m.m = s.rs.NewMutex(name, redsync.WithExpiry(s.ttl), redsync.WithTries(math.MaxInt32),
-		redsync.WithRetryDelayFunc(func(int) time.Duration { return m.backoff.NextBackoff() }))
-	return m
-}
-
-// redsyncMutex is its own lease: redsync's is not to be shared.
-type redsyncMutex struct {
-	m       *redsync.Mutex
-	backoff backoff
-}
-
-func (m *redsyncMutex) lock(ctx context.Context) (lease, error) {
-	m.backoff = backoff{}
-	if err := m.m.LockContext(ctx); err != nil {
-		return nil, err
-	}
-	return m, nil
-}
-
-func (m *redsyncMutex) Unlock(ctx context.Context) error {
-	ok, err := m.m.UnlockContext(ctx)
+func (l *redsyncLease) Unlock(ctx context.Context) error {
+	ok, err := (*redsync.Mutex)(l).UnlockContext(ctx)
 	if err == nil && !ok {
 		err = errors.New("was not held")
 	}

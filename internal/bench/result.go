@@ -1,8 +1,8 @@
 package main
 
 import (
+	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -14,9 +14,6 @@ type result struct {
 	Main             figure
 	Base             string `json:",omitempty"`
 	Contenders       []*entry
-	Left             map[string]string `json:",omitempty"` // out, and why
-
-	columns []figure
 }
 
 // entry is one contender's rounds.
@@ -25,9 +22,9 @@ type entry struct {
 	Rounds   []figures // nil for one that failed
 	Failures []string  `json:",omitempty"`
 	Median   figures
-	Main     spread  // of the main figure
-	Ratio    *spread `json:",omitempty"` // of the main figure to the base's, round by round
-	Broken   bool    `json:",omitempty"` // the lock did not exclude
+	Main     spread // of the main figure
+	Ratio    spread // of the main figure to the base's, round by round
+	Broken   bool   `json:",omitempty"` // the lock did not exclude
 }
 
 // spread is the median of some values, and the least and the greatest of them.
@@ -60,9 +57,9 @@ const (
 func (s spread) noise() string {
 	switch {
 	case s.N < tellingRounds:
-		return "too few rounds to tell"
+		return ", too few rounds to tell"
 	case signChance(s.N, min(s.Above, s.N-s.Above)) > tellingChance:
-		return "within noise"
+		return ", within noise"
 	}
 	return ""
 }
@@ -78,24 +75,25 @@ func signChance(n, k int) float64 {
 	return min(1, sum*math.Pow(2, float64(1-n)))
 }
 
-func (s spread) String() string {
+func (s spread) text(format func(float64) string) string {
 	if s.N < 2 {
-		return formatRatio(s.Median)
+		return format(s.Median)
 	}
-	return fmt.Sprintf("%s (%s–%s)", formatRatio(s.Median), formatRatio(s.Low), formatRatio(s.High))
+	return fmt.Sprintf("%s (%s–%s)", format(s.Median), format(s.Low), format(s.High))
 }
 
 // conclude forms medians and ratios.
 func (r *result) conclude() {
 	base := r.entry(r.Base)
 	for _, e := range r.Contenders {
-		e.Median = medians(e.Rounds)
-		e.Main = spreadOf(values(e.Rounds, r.Main))
-		if base != nil {
-			ratio := spreadOf(ratios(e.Rounds, base.Rounds, r.Main))
-			if ratio.N > 0 {
-				e.Ratio = &ratio
+		e.Median, e.Main = figures{}, spreadOf(values(e.Rounds, r.Main))
+		for _, f := range columns {
+			if v := values(e.Rounds, f); len(v) > 0 {
+				e.Median[f] = spreadOf(v).Median
 			}
+		}
+		if base != nil {
+			e.Ratio = spreadOf(ratios(e.Rounds, base.Rounds, r.Main))
 		}
 	}
 }
@@ -109,31 +107,19 @@ func (r *result) entry(name string) *entry {
 	return nil
 }
 
-// bestPeer is the best of those that are neither watchlock nor the base nor a
-// floor.
-func (r *result) bestPeer() *entry {
-	peers := map[string]bool{}
-	for _, a := range adapters() {
-		peers[a.name] = !strings.HasPrefix(a.name, plainName) && !strings.HasPrefix(a.name, rawName)
-	}
-	var best *entry
+// bestPeer is the best of those that are neither watchlock nor raw
+// go-redis. Of all but rates, less is better.
+func (r *result) bestPeer() (best *entry) {
 	for _, e := range r.Contenders {
-		if !peers[e.Name] || e.Main.N == 0 || e.Broken {
+		ours := strings.HasPrefix(e.Name, plainName) || strings.HasPrefix(e.Name, rawName)
+		if ours || e.Main.N == 0 || e.Broken {
 			continue
 		}
-		if best == nil || better(r.Main, e.Main.Median, best.Main.Median) {
+		if best == nil || (r.Main == rate) == (e.Main.Median > best.Main.Median) {
 			best = e
 		}
 	}
 	return best
-}
-
-// better reports whether a is better than b. Of all but rates, less is.
-func better(f figure, a, b float64) bool {
-	if f == rate {
-		return a > b
-	}
-	return a < b
 }
 
 func values(rounds []figures, f figure) (v []float64) {
@@ -148,23 +134,23 @@ func values(rounds []figures, f figure) (v []float64) {
 // ratios are those of rounds in which both have the figure.
 func ratios(of, to []figures, f figure) (v []float64) {
 	for i := range min(len(of), len(to)) {
-		a, ok1 := of[i][f]
-		b, ok2 := to[i][f]
-		if ok1 && ok2 && b != 0 {
+		a, ok := of[i][f]
+		if b := to[i][f]; ok && b != 0 {
 			v = append(v, a/b)
 		}
 	}
 	return v
 }
 
-func medians(rounds []figures) figures {
-	all := figures{}
-	for _, r := range rounds {
-		for f := range maps.Keys(r) {
-			if _, done := all[f]; !done {
-				all[f] = spreadOf(values(rounds, f)).Median
+// failure is an error when a lock did not exclude, or watchlock did not work.
+func (a *account) failure() error {
+	var all []error
+	for _, r := range a.Scenarios {
+		for _, e := range r.Contenders {
+			if e.Broken || len(e.Failures) > 0 && strings.HasPrefix(e.Name, plainName) {
+				all = append(all, fmt.Errorf("%s: %s: %s", r.ID, e.Name, e.Failures[0]))
 			}
 		}
 	}
-	return all
+	return errors.Join(all...)
 }

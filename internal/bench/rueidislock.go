@@ -14,8 +14,6 @@ func rueidislockAdapter() adapter {
 		about: "its own client; one key (KeyMajority 1), NoLoopTracking, renewed each third of the TTL; " +
 			"waits for the server's invalidation messages; a try may take 1 s (TryNextAfter)",
 		inside: []string{"get", "set", "del", "pexpireat"},
-		renews: true,
-		shared: true,
 		open: func(c conditions) (session, error) {
 			locker, err := rueidislock.NewLocker(rueidislock.LockerOption{
 				ClientOption:   rueidis.ClientOption{InitAddress: []string{c.addr}},
@@ -25,28 +23,17 @@ func rueidislockAdapter() adapter {
 				ExtendInterval: c.ttl / 3,
 				TryNextAfter:   time.Second,
 			})
-			return rueidislockSession{locker}, err
+			if err != nil {
+				return session{}, err
+			}
+			return session{close: locker.Close, mutex: func(name string) mutex {
+				return func(ctx context.Context) (lease, error) {
+					_, cancel, err := locker.WithContext(ctx, name)
+					return rueidislockLease(cancel), err
+				}
+			}}, nil
 		},
 	}
-}
-
-type rueidislockSession struct{ locker rueidislock.Locker }
-
-func (s rueidislockSession) close() { s.locker.Close() }
-
-func (s rueidislockSession) mutex(name string) mutex { return rueidislockMutex{s.locker, name} }
-
-type rueidislockMutex struct {
-	locker rueidislock.Locker
-	name   string
-}
-
-func (m rueidislockMutex) lock(ctx context.Context) (lease, error) {
-	_, cancel, err := m.locker.WithContext(ctx, m.name)
-	if err != nil {
-		return nil, err
-	}
-	return rueidislockLease(cancel), nil
 }
 
 // rueidislockLease waits for the release, as the others do.

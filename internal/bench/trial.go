@@ -1,6 +1,10 @@
 package main
 
-import "time"
+import (
+	"path/filepath"
+	"runtime"
+	"time"
+)
 
 // trial is one measurement of one adapter.
 type trial struct {
@@ -8,58 +12,69 @@ type trial struct {
 	adapter adapter
 	plan    plan
 	name    string // of its locks, which no other trial has
+	jvms    *jvms
 }
 
-// open makes a session for locks of the usual TTL.
-func (t trial) open() (session, error) { return t.openFor(lockTTL) }
+func (t trial) open() (session, error) { return t.adapter.open(conditions{t.srv.addr, lockTTL}) }
 
-func (t trial) openFor(ttl time.Duration) (session, error) {
-	return t.adapter.open(conditions{t.srv.addr, ttl})
+// warmUp is how long a crowd works before it is measured. By then the compiler of
+// a JVM has seen the code.
+func (t trial) warmUp() time.Duration {
+	if t.adapter.jvm && !t.plan.smoke {
+		return 3 * time.Second
+	}
+	return t.plan.span / 5
 }
 
-// lockTTL is that of all locks: watchlock's and Redisson's default.
-const lockTTL = 30 * time.Second
+// witness is a shared one that nobody has used, and its file.
+func (t trial) witness() (*witness, string, error) {
+	path := filepath.Join(t.srv.dir, filepath.Base(t.name))
+	seen, err := sharedWitness(path)
+	return seen, path, err
+}
 
 // books is how things stood at an instant.
 type books struct {
-	at     time.Time
-	ledger ledger
-	usage  usage
+	at              time.Time
+	calls           map[string]int64 // by command, those of scripts too
+	server, clients time.Duration    // on the CPU
+	mallocs, bytes  uint64           // of this process
 }
 
-// begin opens the books of a span. The looking itself comes before it.
-func (t trial) begin() (b books, err error) {
-	b.ledger, err = t.srv.ledger()
-	b.usage, b.at = readUsage(), time.Now()
+// look opens or closes the books of a span. pids are the clients'.
+func (t trial) look(pids ...int) (b books, err error) {
+	if b.calls, err = t.srv.calls(); err != nil {
+		return b, err
+	}
+	b.at = time.Now()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	b.mallocs, b.bytes = m.Mallocs, m.TotalAlloc
+	for _, pid := range pids {
+		cpu, err := processCPU(pid)
+		if err != nil {
+			return b, err
+		}
+		b.clients += cpu
+	}
+	b.server, err = processCPU(t.srv.cmd.Process.Pid)
 	return b, err
 }
 
-// end closes the books of a span. The looking itself comes after it.
-func (t trial) end() (b books, err error) {
-	b.at, b.usage = time.Now(), readUsage()
-	b.ledger, err = t.srv.ledger()
-	return b, err
-}
-
-// perOperation writes what each of n operations between two looks took. used is
-// what their processes did.
-func (t trial) perOperation(f figures, before, after books, used usage, n int64) {
-	each := float64(max(n, 1))
-	out, all := after.ledger.since(before.ledger, t.adapter.inside)
-	f[rate] = float64(n) / after.at.Sub(before.at).Seconds()
+// costs writes what each of n operations, seconds or the like between two looks took.
+func (t trial) costs(f figures, before, after books, n float64) {
+	each := max(n, 1)
+	out, all := t.adapter.commands(before, after)
 	f[sent], f[ran] = float64(out)/each, float64(all)/each
-	f[allocs], f[allocated] = float64(used.Mallocs)/each, float64(used.Bytes)/each
-	f[clientCPU] = used.CPU.Seconds() / each
-	f[serverCPU] = (after.ledger.cpu - before.ledger.cpu).Seconds() / each
-}
-
-// perSecond writes what a client at rest between two looks took.
-func (t trial) perSecond(f figures, before, after books) {
-	seconds := after.at.Sub(before.at).Seconds()
-	out, _ := after.ledger.since(before.ledger, t.adapter.inside)
-	f[sentSecond] = float64(out) / seconds
-	f[clientShare] = after.usage.since(before.usage).CPU.Seconds() / seconds
-	f[serverShare] = (after.ledger.cpu - before.ledger.cpu).Seconds() / seconds
+	f[clientCPU] = (after.clients - before.clients).Seconds() / each
+	f[serverCPU] = (after.server - before.server).Seconds() / each
+	if t.adapter.jvm {
+		// The release script deletes the lock, and Redisson sends a DEL of its own
+		// after it: of those, the books have the sum.
+		f[sent]--
+		return // it does not tell what it allocates
+	}
+	f[allocs], f[allocated] = float64(after.mallocs-before.mallocs)/each, float64(after.bytes-before.bytes)/each
 }
 
 // connections writes how many there are.
@@ -67,4 +82,13 @@ func (t trial) connections(f figures) error {
 	all, subscribed, err := t.srv.clients()
 	f[connections], f[subscribers] = float64(all), float64(subscribed)
 	return err
+}
+
+// memory is what this process has in use, heap and stacks, after a collection.
+func memory() float64 {
+	runtime.GC()
+	runtime.GC() // what pools kept until the first goes with the second
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapAlloc + m.StackInuse)
 }
