@@ -54,10 +54,11 @@ func (a *account) draw(dir string) error {
 }
 
 func newChart(title string) *plot.Plot {
+	plot.DefaultFont.Variant = "Sans"
 	p := plot.New()
 	p.Title.Text = title
-	p.Title.TextStyle.Font.Variant = "Sans"
-	p.Legend.TextStyle.Font.Variant = "Sans"
+	p.Legend.TextStyle.Font.Size = vg.Points(9)
+	p.Legend.Padding, p.Legend.XOffs = vg.Points(3), -vg.Points(6)
 	p.BackgroundColor = color.White
 	p.Legend.Top = true
 	grid := plotter.NewGrid()
@@ -92,7 +93,7 @@ func (a *account) lines(title, unit string, f figure) *plot.Plot {
 	p.X.Tick.Marker, p.Y.Tick.Marker = ticks, plot.LogTicks{Prec: -1}
 	for i, name := range clientNames() {
 		line, dots, err := plotter.NewLinePoints(points[name])
-		if err != nil {
+		if err != nil || len(points[name]) == 0 {
 			continue // there is no other error than no points
 		}
 		line.Color, dots.Color, dots.Shape = colour(i), colour(i), plotutil.Shape(i)
