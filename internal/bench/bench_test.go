@@ -36,8 +36,8 @@ func smokePlan(t *testing.T) plan {
 		t.Skip(err1)
 	}
 	return plan{
-		rounds: 1, span: 30 * time.Millisecond, out: t.TempDir(), only: regexp.MustCompile(""), with: regexp.MustCompile(""),
-		many: 40, settle: 100 * time.Millisecond, watch: 100 * time.Millisecond, heldTTL: 900 * time.Millisecond,
+		rounds: 1, span: 20 * time.Millisecond, out: t.TempDir(), only: regexp.MustCompile(""), with: regexp.MustCompile(""),
+		many: 20, settle: 50 * time.Millisecond, watch: 50 * time.Millisecond, heldTTL: 900 * time.Millisecond,
 		drain: 2 * time.Second, smoke: true,
 	}
 }
@@ -56,7 +56,7 @@ func TestSmokeRunMeasuresEverythingAndWritesIt(t *testing.T) {
 	}
 	for _, r := range a.Scenarios {
 		for _, e := range r.Contenders {
-			if _, ok := e.Median[r.Main]; !ok || e.Name == redissonName && len(e.Failures) > 0 {
+			if _, ok := e.Median[r.Main]; !ok && len(e.Failures) == 0 || e.Name == redissonName && len(e.Failures) > 0 {
 				t.Errorf("%s: %s: no %q in %v, %q", r.ID, e.Name, r.Main, e.Median, e.Failures)
 			}
 		}
@@ -130,7 +130,7 @@ func TestALockThatLetsTwoInIsFound(t *testing.T) {
 // What the tables say that each client sends is what a pair has to send.
 func TestCommandsOfScriptsAreToldFromThoseSent(t *testing.T) {
 	p := smokePlan(t)
-	p.span, p.only = 300*time.Millisecond, regexp.MustCompile("^uncontended-1$")
+	p.span, p.only = time.Second, regexp.MustCompile("^uncontended-1$")
 	a, err := measure(t.Context(), p, "", io.Discard)
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +140,9 @@ func TestCommandsOfScriptsAreToldFromThoseSent(t *testing.T) {
 		if e.Name == redissonName {
 			want = 3 // a DEL after its script
 		}
-		if got := e.Median[sent]; math.Abs(got-want) > 0.1 || e.Median[ran] < 1.5*want {
+		// The ends of the span may cut a pair, and a connection begins with a ping.
+		off := 0.1 + 6/(e.Median[rate]*p.span.Seconds())
+		if got := e.Median[sent]; math.Abs(got-want) > off || e.Median[ran] < 1.5*want {
 			t.Errorf("%s: %v commands sent for a pair, %v run", e.Name, got, e.Median[ran])
 		}
 		if _, told := e.Median[allocs]; told != (e.Name != redissonName) {
