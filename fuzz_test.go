@@ -217,8 +217,8 @@ func checkReply(t *testing.T, reply any, n int) {
 		switch {
 		case ints[0] == 1 != got.Taken || ints[0] != 0 != got.Taken:
 			t.Errorf("acquire %v: %+v", reply, got)
-		case !got.Taken && (ints[1] < 0) != (got.Ttl < 0):
-			t.Errorf("acquire %v: TTL %v", reply, got.Ttl)
+		case !got.Taken && (ints[1] < 0) != (got.TTL < 0):
+			t.Errorf("acquire %v: TTL %v", reply, got.TTL)
 		case got.Taken && len(ints) > 1 && (got.Token != ints[1] || got.Last != ints[2] || got.Last < got.Token):
 			t.Errorf("acquire %v: %+v", reply, got)
 		case (!got.Taken || len(ints) == 1) && (got.Token != 0 || got.Last != 0):
@@ -267,7 +267,7 @@ func TestRepliesOfTheScriptsAreRead(t *testing.T) {
 		t.Errorf("acquire [1 7 9]: %+v, %v", got, err)
 	}
 	for ms, want := range map[int64]time.Duration{1500: 1500 * time.Millisecond, 0: 0, -1: -time.Millisecond} {
-		if got, err := wire.ReadAcquire(ints(0, ms)); got != (wire.Grant{Ttl: want}) || err != nil {
+		if got, err := wire.ReadAcquire(ints(0, ms)); got != (wire.Grant{TTL: want}) || err != nil {
 			t.Errorf("acquire [0 %d]: %+v, %v", ms, got, err)
 		}
 	}
@@ -351,7 +351,7 @@ func TestTTLBeyondDurationIsCapped(t *testing.T) {
 	} {
 		least := time.Duration(min(ms, most)) * time.Millisecond
 		got, err := wire.ReadAcquire([]int64{0, ms})
-		if ttl := got.Ttl; ttl < least || ms <= most && ttl != least || err != nil {
+		if ttl := got.TTL; ttl < least || ms <= most && ttl != least || err != nil {
 			t.Errorf("acquire, PTTL %d: %v, %v", ms, ttl, err)
 		}
 		if info, err := wire.ReadInfo([]any{int64(1), ms, "o", "1", ""}); info.TTL < least || ms <= most && info.TTL != least || err != nil {

@@ -25,7 +25,7 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got wire.Grant, res transport
 		return 0, true
 	}
 	g.c.runner.Stale(&res)
-	g.last = answer{n: a.n, at: res.SentAt, ttl: got.Ttl, err: res.Err}
+	g.last = answer{n: a.n, at: res.SentAt, ttl: got.TTL, err: res.Err}
 	switch res.Fate {
 	case transport.Replied:
 		g.misses, g.silent, g.told = 0, 0, false
@@ -49,9 +49,9 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got wire.Grant, res transport
 		g.subscribeLocked()
 		poll := min(max(now-w.since, firstPoll), g.c.cfg.maxPollInterval, a.want.kind.Traits().Poll)
 		pause = poll + jitter(poll/10)
-		if got.Ttl >= 0 {
+		if got.TTL >= 0 {
 			// From the question: if that took long to arrive it is too early, and asks again.
-			left := max(got.Ttl-(now-res.SentAt), 0)
+			left := max(got.TTL-(now-res.SentAt), 0)
 			pause = min(pause, left+afterExpiry+jitter(expiryJitter))
 		}
 	case transport.Refused, transport.Barred:

@@ -30,6 +30,7 @@ type Clock struct {
 	looked atomic.Int64 // time since start of the newest look at boot
 }
 
+// New returns a clock that counts what boot grows by: Offset, but in tests.
 func New(boot func() time.Duration) *Clock {
 	return &Clock{start: time.Now(), boot: boot, base: boot()}
 }

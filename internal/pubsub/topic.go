@@ -19,6 +19,7 @@ type Listener interface {
 // Hint is what a listener hears.
 type Hint int
 
+// What a Listener is told.
 const (
 	HintConfirmed Hint = iota // it is there; before it a message would not have been heard
 	HintReleased              // a release of a client like this one

@@ -12,6 +12,7 @@ type Script struct {
 	Mixed  bool // it answers more than integers
 }
 
+// NewScript makes a script of its source, which answers integers.
 func NewScript(source string) *Script {
 	sum := sha1.Sum([]byte(source)) //nolint:gosec // as above
 	return &Script{Source: source, Sha: hex.EncodeToString(sum[:])}

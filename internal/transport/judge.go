@@ -25,6 +25,7 @@ var (
 // Fate is what is known of a call after it.
 type Fate int
 
+// What may have become of a call.
 const (
 	Replied Fate = iota // it ran, and this is its reply
 	Refused             // the server's answer is no, and will stay no
@@ -185,11 +186,13 @@ type unavailableError struct{ err error }
 func (e *unavailableError) Error() string { return e.err.Error() }
 func (e *unavailableError) Unwrap() error { return e.err }
 
+// IsUnavailable reports whether err says that Redis could not be asked.
 func IsUnavailable(err error) bool {
 	var u *unavailableError
 	return errors.As(err, &u)
 }
 
+// Unavailable is err, marked so.
 func Unavailable(err error) error {
 	if err == nil || IsUnavailable(err) {
 		return err

@@ -10,6 +10,7 @@ import (
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 )
 
+// How long flights take, and how long they hold back those behind them.
 const (
 	leastPatience = 50 * time.Millisecond // before a flight without an answer holds nobody back
 	mostPatience  = 250 * time.Millisecond
@@ -62,6 +63,7 @@ type wanter interface{ Wanted() bool }
 // Anyway is the wanter of what is wanted until it is answered.
 type Anyway struct{}
 
+// Wanted is true.
 func (Anyway) Wanted() bool { return true }
 
 // ticket is one call on its way.

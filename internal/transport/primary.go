@@ -33,6 +33,7 @@ import (
 // watchdog timeout after the change: two leases are believed at once only if naming it and
 // one ask take longer.
 
+// How often the sentinels are asked, and how long what they say takes.
 const (
 	askPace       = 600 * time.Millisecond
 	settleTime    = askPace + 100*time.Millisecond
@@ -44,6 +45,7 @@ const (
 	LeastVerified = time.Second            // of trust that is left for verifying it there
 )
 
+// Why a command was not sent, or its answer does not count.
 var (
 	ErrMoved   = errors.New("another server has become the primary meanwhile")
 	errSettles = errors.New("another server has just become the primary: others may not have heard")

@@ -17,6 +17,7 @@ import (
 	"github.com/seed-8c25f305/watchlock/internal/bootclock"
 )
 
+// Bounds of what leaves.
 const (
 	AttemptTimeout = time.Second            // for one try of a command
 	lookGap        = 100 * time.Millisecond // between two questions who has which slots

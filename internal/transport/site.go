@@ -24,8 +24,10 @@ type Site struct {
 // Node is one of a cluster's. The zero node is the only one there is.
 type Node struct{ rdb *redis.Client }
 
+// Known reports whether n is one of a cluster's.
 func (n Node) Known() bool { return n.rdb != nil }
 
+// Addr is where it listens; empty for the zero node.
 func (n Node) Addr() string {
 	if n.rdb == nil {
 		return ""

@@ -12,7 +12,7 @@ type Grant struct {
 	Taken bool
 	Token int64         // of a fenced lock that was taken
 	Last  int64         // token reserved with it
-	Ttl   time.Duration // of the holder's lease else: negative when it has no end
+	TTL   time.Duration // of the holder's lease else: negative when it has no end
 }
 
 // ReadAcquire reads the answer of an acquire script.
@@ -22,11 +22,11 @@ func ReadAcquire(r []int64) (Grant, error) {
 	case r[0] == 1 && len(r) == 1:
 		return Grant{Taken: true}, nil
 	case r[0] == 1 && len(r) == 3:
-		if token, last := r[1], r[2]; token <= last { //nolint:gosec // there are three
+		if token, last := r[1], r[2]; token <= last {
 			return Grant{Taken: true, Token: token, Last: last}, nil
 		}
 	case r[0] == 0 && len(r) == 2:
-		return Grant{Ttl: pttl(r[1])}, nil
+		return Grant{TTL: pttl(r[1])}, nil
 	}
 	return Grant{}, badReply(r)
 }
@@ -56,6 +56,7 @@ func ReadRelay(r []int64) (a Answers, g Grant, tried bool, err error) {
 // Verdict is what Redis says of one renewed lock.
 type Verdict int
 
+// What Redis says of an owner.
 const (
 	Kept    Verdict = 1
 	NotMine Verdict = 0
@@ -80,6 +81,7 @@ func ReadRenew(r []int64, n int) ([]Verdict, error) {
 // now, and how many were told.
 type Answers []int64
 
+// Mine reports whether the lock i was its owner's until now.
 func (a Answers) Mine(i int) bool { return a[2*i] == 1 }
 
 // Told is 0 when nobody could be told.

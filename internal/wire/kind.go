@@ -42,6 +42,7 @@ type traits struct {
 // form is what is at a lock's key. A gate stands before one key in one form.
 type form int
 
+// The forms that there are.
 const (
 	FormHash form = iota
 	FormString
@@ -72,24 +73,30 @@ type HashKind struct{}
 
 func (HashKind) String() string { return hashTraits.name }
 
+// Traits is Kind's.
 func (HashKind) Traits() *traits { return &hashTraits }
 
+// Acquire is Kind's.
 func (HashKind) Acquire(do transport.Doer, k *Owned, before []Owner) (Grant, transport.Result) {
 	return acquireBy(do, AcquireHash(k, before))
 }
 
+// Renew is Kind's.
 func (HashKind) Renew(do transport.Doer, ks []Owned) ([]Verdict, transport.Result) {
 	return renewBy(do, RenewAll(RenewScript, ks), len(ks))
 }
 
+// Release is Kind's.
 func (HashKind) Release(do transport.Doer, ks []Owned) (Answers, transport.Result) {
 	return releaseBy(do, ReleaseAll(ReleaseScript, ks), len(ks))
 }
 
+// Relay is Kind's.
 func (HashKind) Relay(do transport.Doer, from, to *Owned, own int, before []Owner) relayed {
 	return relayBy(do, RelayHash(RelayScript, from, own, AcquireHash(to, before)))
 }
 
+// Info is Kind's.
 func (HashKind) Info(do transport.Doer, k *Keys) (Holder, transport.Result) {
 	res := do.Run(InfoHash(k))
 	if res.Fate != transport.Replied {

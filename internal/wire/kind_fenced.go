@@ -14,12 +14,15 @@ type FencedKind struct{ HashKind }
 
 func (FencedKind) String() string { return fencedTraits.name }
 
+// Traits is Kind's.
 func (FencedKind) Traits() *traits { return &fencedTraits }
 
+// Acquire is Kind's.
 func (FencedKind) Acquire(do transport.Doer, k *Owned, before []Owner) (Grant, transport.Result) {
 	return acquireBy(do, AcquireFenced(k, before))
 }
 
+// Relay is Kind's.
 func (FencedKind) Relay(do transport.Doer, from, to *Owned, own int, before []Owner) relayed {
 	return relayBy(do, RelayHash(RelayFencedScript, from, own, AcquireFenced(to, before)))
 }

@@ -24,10 +24,13 @@ var stringTraits = traits{
 // what the servers can.
 type StringKind struct{ Ways *stringWays }
 
+// NewStringKind makes the kind of one client. Where keys of one script must share a slot, servers
+// may differ.
 func NewStringKind(bySlot bool) *StringKind { return &StringKind{newStringWays(bySlot)} }
 
 func (*StringKind) String() string { return stringTraits.name }
 
+// Traits is Kind's.
 func (*StringKind) Traits() *traits { return &stringTraits }
 
 // Acquire takes nothing before it is known how to give it back: by DELEX, or by a script
@@ -84,7 +87,7 @@ func (s *StringKind) acquirePlain(do transport.Doer, k *Owned, before []Owner) (
 	if asked.Fate != transport.Replied {
 		ttl = nil
 	}
-	return Grant{Ttl: ReadPTTL(ttl)}, res
+	return Grant{TTL: ReadPTTL(ttl)}, res
 }
 
 func (s *StringKind) acquireScript(do transport.Doer, k *Owned, before []Owner) (Grant, transport.Result) {
@@ -165,6 +168,7 @@ func (s *StringKind) Renew(do transport.Doer, ks []Owned) ([]Verdict, transport.
 	return verdicts, res
 }
 
+// Release is Kind's.
 func (s *StringKind) Release(do transport.Doer, ks []Owned) (Answers, transport.Result) {
 	mode := s.Ways.mode(ks[0].Keys)
 	if mode == ModeScript {
@@ -224,6 +228,7 @@ func (*StringKind) tell(do transport.Doer, ks []Owned, replies []any) int64 {
 	return readTold(replies)
 }
 
+// Info is Kind's.
 func (*StringKind) Info(do transport.Doer, k *Keys) (Holder, transport.Result) {
 	replies, res := replyList(do.Run(InfoPlain(k)), 2)
 	if res.Fate != transport.Replied {

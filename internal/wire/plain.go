@@ -27,6 +27,7 @@ func TakeOverPlain(k *Owned, earlier Owner) transport.Call {
 
 func pttlPlain(k *Keys) transport.Call { return plainCall([]any{"pttl", k.Key}) }
 
+// InfoPlain reads who holds a string lock, and for how long.
 func InfoPlain(k *Keys) transport.Call {
 	return plainCall([]any{"get", k.Key}, []any{"pttl", k.Key})
 }
@@ -45,6 +46,7 @@ func RenewPlain(ks []Owned) transport.Call {
 	return c
 }
 
+// ReleasePlain removes string locks that are still their owners'.
 func ReleasePlain(ks []Owned) transport.Call {
 	c := transport.Call{Plain: make([][]any, len(ks))}
 	for i, k := range ks {

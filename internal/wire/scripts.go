@@ -7,6 +7,7 @@ import (
 	"github.com/seed-8c25f305/watchlock/internal/transport"
 )
 
+// The scripts, and their sources.
 var (
 	//go:embed lua/acquire.lua
 	AcquireSource string
@@ -174,6 +175,7 @@ func keysCall(s *transport.Script, ks []Owned) transport.Call {
 	return c
 }
 
+// InfoHash reads who holds a lock that is a hash, and the counter of its tokens.
 func InfoHash(k *Keys) transport.Call {
 	c := transport.Call{Script: infoScript, Nkeys: 1}
 	c.Put(k.KeyArg)

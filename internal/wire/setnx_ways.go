@@ -5,6 +5,7 @@ import "sync"
 // stringMode is how to talk to a server in the string form.
 type stringMode int
 
+// The ways that there are.
 const (
 	modeUnknown stringMode = iota // ask, before anything is taken
 	ModePlain                     // it knows DELEX, and the user may send it
