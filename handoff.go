@@ -30,23 +30,12 @@ const relayMost = 100 * time.Millisecond
 //  5. Not while a client of another kind takes part, Redisson say: it has one
 //     section a turn, and would get little of a lock whose other holders have many.
 func (g *gate) passLocked(h *hold, now time.Duration) bool {
-	b := h.burst
-	to := g.queue.first
-	if to == nil || b.holds != h || h.next != nil || h.err != nil || g.closed || !h.watchdog || b.doubted ||
-		g.yielding.foreign(now) {
-		return false
-	}
-	cfg := &g.c.cfg
-	if !to.want.watchdog || to.want.kind != b.kind() || now-b.answered > cfg.localHandoff || cfg.localHandoff == 0 ||
-		b.passedAt != 0 && now-b.passedAt > g.yielding.share(cfg.localHandoff) ||
-		time.Duration(b.trusted.Load())-now <= cfg.watchdogTimeout/3 {
+	b, to := h.burst, g.queue.first
+	if to == nil || !g.passesLocked(h, to, now) {
 		return false
 	}
 	token := h.token
 	if token != 0 {
-		if b.spare == 0 {
-			return false
-		}
 		b.spare--
 		token++
 	}
@@ -58,6 +47,26 @@ func (g *gate) passLocked(h *hold, now time.Duration) bool {
 	// than the whole: it will see the new hold's end in time.
 	g.deliverLocked(to, delivery{lease: lease}) // to is its caller's again
 	return true
+}
+
+// passesLocked reports whether the rules let h's burst be passed to the waiter to.
+func (g *gate) passesLocked(h *hold, to *waiter, now time.Duration) bool {
+	b, window := h.burst, g.c.cfg.localHandoff
+	switch {
+	case window == 0: // nothing is passed here
+	case b.holds != h || h.next != nil: // it is not the last hold
+	case !h.watchdog || !to.want.watchdog || to.want.kind != b.kind(): // 1
+	case now-b.answered > window: // 2: the confirmation is too old
+	case b.passedAt != 0 && now-b.passedAt > g.yielding.share(window): // 2: it was passed for long enough
+	case time.Duration(b.trusted.Load())-now <= g.c.cfg.watchdogTimeout/3: // 2: trust ends too soon
+	case b.doubted: // 4
+	case h.err != nil || g.closed: // 4: Close has ended it
+	case g.yielding.foreign(now): // 5
+	case h.token != 0 && b.spare == 0: // no token is reserved for the next
+	default:
+		return true
+	}
+	return false
 }
 
 // heardOfAll reports whether the node that runs the scripts counts all who listen, but
@@ -92,8 +101,7 @@ type relay struct {
 // on, there is none.
 func (g *gate) relayLocked(b *burst, now time.Duration) *relay {
 	w := g.queue.first
-	if w == nil || !b.kind().Traits().Relays || g.closed || b.doubted || g.c.cfg.localHandoff == 0 ||
-		w.want.kind != b.kind() || g.yielding.foreign(now) || g.c.runner.Settling() || !g.heardOfAll() || g.relaying != 0 && now-g.relaying > relayMost {
+	if w == nil || !g.relaysLocked(b, w, now) {
 		g.relaying = 0
 		return nil
 	}
@@ -103,6 +111,23 @@ func (g *gate) relayLocked(b *burst, now time.Duration) *relay {
 	g.startLocked()
 	a := g.c.newAttempt()
 	return &relay{w, a, g.beginLocked(w, a)}
+}
+
+// relaysLocked reports whether b's lock may be relayed to the waiter w.
+func (g *gate) relaysLocked(b *burst, w *waiter, now time.Duration) bool {
+	switch {
+	case g.c.cfg.localHandoff == 0: // nothing goes on here
+	case !b.kind().Traits().Relays || w.want.kind != b.kind():
+	case !g.heardOfAll(): // 2: the script could not see everybody who listens
+	case g.relaying != 0 && now-g.relaying > relayMost: // 3
+	case b.doubted: // it may not be ours to hand on
+	case g.closed:
+	case g.yielding.foreign(now): // it has one section a turn, as when passing
+	case g.c.runner.Settling(): // nothing is taken at a new primary yet
+	default:
+		return true
+	}
+	return false
 }
 
 // relay makes the attempt in the place of b's release.

@@ -59,10 +59,10 @@ func placeOf(caller uintptr) string {
 	return fmt.Sprintf("%s:%d", f.File, f.Line)
 }
 
-// lookLocked notices a Lease that became unreachable without Unlock. At first the
+// noticeLocked notices a Lease that became unreachable without Unlock. At first the
 // hold itself keeps the Lease, which costs a short hold nothing; from the first
 // look on only a caller does.
-func (h *hold) lookLocked() {
+func (h *hold) noticeLocked() {
 	switch {
 	case h.pinned, h.err != nil: // Close has ended it: its holder may still unlock
 	case h.lease != nil:

@@ -121,6 +121,22 @@ func checkDuration(what string, d, least time.Duration) error {
 	return nil
 }
 
+// duration is an option that sets a duration of a client, of at least least.
+func duration(what string, d, least time.Duration, field func(*config) *time.Duration) Option {
+	return option(func(c *config) error {
+		*field(c) = d
+		return checkDuration(what, d, least)
+	})
+}
+
+// lockDuration is duration for a lock.
+func lockDuration(what string, d, least time.Duration, field func(*lockConfig) *time.Duration) LockOption {
+	return lockOption(func(c *lockConfig) error {
+		*field(c) = d
+		return checkDuration(what, d, least)
+	})
+}
+
 // checkWait refuses a wait that is most likely a number without its unit.
 func checkWait(wait time.Duration) error {
 	if wait > 0 && wait < minWait {
@@ -133,10 +149,7 @@ func checkWait(wait time.Duration) error {
 // job that takes longer loses the lock. d is in whole milliseconds, at least
 // 10 ms. As Redisson's leaseTime.
 func WithLeaseTime(d time.Duration) LockOption {
-	return lockOption(func(c *lockConfig) error {
-		c.lease = d
-		return checkDuration("lease time", d, minLeaseTime)
-	})
+	return lockDuration("lease time", d, minLeaseTime, func(c *lockConfig) *time.Duration { return &c.lease })
 }
 
 // WithWatchdog makes the client renew a lease for as long as it is held. It is
@@ -153,10 +166,7 @@ func WithWatchdog() LockOption {
 // milliseconds and at least the lease time, or the watchdog timeout of a lease
 // that is renewed. The default is no bound.
 func WithMaxHold(d time.Duration) LockOption {
-	return lockOption(func(c *lockConfig) error {
-		c.maxHold = d
-		return checkDuration("max hold", d, minLeaseTime)
-	})
+	return lockDuration("max hold", d, minLeaseTime, func(c *lockConfig) *time.Duration { return &c.maxHold })
 }
 
 // WithTokenTTL lets the token counter of a fenced lock expire when the lock has
@@ -188,29 +198,20 @@ func WithLockDefaults(opts ...LockOption) Option {
 // third of it. d is in whole milliseconds, at least 300 ms; 30 s by default, as
 // Redisson's lockWatchdogTimeout. Clients that share locks may differ in it.
 func WithWatchdogTimeout(d time.Duration) Option {
-	return option(func(c *config) error {
-		c.watchdogTimeout = d
-		return checkDuration("watchdog timeout", d, minWatchdogTimeout)
-	})
+	return duration("watchdog timeout", d, minWatchdogTimeout, func(c *config) *time.Duration { return &c.watchdogTimeout })
 }
 
 // WithUnlockTimeout bounds how long Unlock tries to reach Redis, and how long
 // Close waits for holders. At least 10 ms; 2 s by default.
 func WithUnlockTimeout(d time.Duration) Option {
-	return option(func(c *config) error {
-		c.unlockTimeout = d
-		return checkDuration("unlock timeout", d, minTimeout)
-	})
+	return duration("unlock timeout", d, minTimeout, func(c *config) *time.Duration { return &c.unlockTimeout })
 }
 
 // WithMaxPollInterval bounds how long a waiter sleeps without a message before
 // it asks Redis again, but for a tenth. It starts at 250 ms, or d if that is less,
 // and grows with the time already waited. At least 10 ms; 5 s by default.
 func WithMaxPollInterval(d time.Duration) Option {
-	return option(func(c *config) error {
-		c.maxPollInterval = d
-		return checkDuration("max poll interval", d, minTimeout)
-	})
+	return duration("max poll interval", d, minTimeout, func(c *config) *time.Duration { return &c.maxPollInterval })
 }
 
 // WithLocalHandoff lets an Unlock pass a lock that the watchdog renews to the next

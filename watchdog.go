@@ -203,7 +203,7 @@ func (d *watchdog) round(due []*burst, now time.Duration) (renewals []renewal) {
 	var endings []ending
 	var unwatched []*hold
 	for _, b := range due {
-		s := d.look(b, now)
+		s := d.inspect(b, now)
 		endings, unwatched = append(endings, s.endings...), append(unwatched, s.unwatched...)
 		if s.renew {
 			renewals = append(renewals, s.renewal)
@@ -218,8 +218,8 @@ func (d *watchdog) round(due []*burst, now time.Duration) (renewals []renewal) {
 	return renewals
 }
 
-// sight is what came of a look at one burst.
-type sight struct {
+// inspection is what came of inspecting one burst.
+type inspection struct {
 	renewal   renewal
 	renew     bool          // there is one
 	next      time.Duration // when to look again
@@ -227,13 +227,13 @@ type sight struct {
 	unwatched []*hold       // to warn of
 }
 
-// look decides about one burst at now, and tells the holders of what has ended. It marks a
+// inspect decides about one burst at now, and tells the holders of what has ended. It marks a
 // renewal as on its way, which Unlock then waits for.
-func (d *watchdog) look(b *burst, now time.Duration) (s sight) {
+func (d *watchdog) inspect(b *burst, now time.Duration) (s inspection) {
 	g := b.gate
 	g.mu.Lock()
 	for h := b.holds; h != nil; h = h.next {
-		h.lookLocked()
+		h.noticeLocked()
 	}
 	s.endings, s.unwatched = b.expireLocked(now), d.unwatchedLocked(b, now)
 	defer func() {

@@ -33,7 +33,7 @@ type yielding struct {
 	foreignTo time.Duration // until when a client of another kind is taken to take part
 	others    int16         // that heard our newest release, less the absent
 	turns     int16         // releases to hear before to
-	early     int16         // releases heard since ours was sent
+	had       int16         // turns that were had since ours was sent: releases heard
 	missed    int16         // turns that had passed in silence, when the attempt began
 	absent    int16         // how many of those told do not come
 	suspected int16         // the least missed in the last tries
@@ -61,7 +61,7 @@ func (y *yielding) share(window time.Duration) time.Duration {
 // sent says that a release of ours leaves.
 func (y *yielding) sent() {
 	if y != nil {
-		y.early = 0
+		y.had = 0
 	}
 }
 
@@ -72,7 +72,7 @@ func (y *yielding) begin(others int16, now time.Duration) {
 		others = max(1, others-y.absent)
 	}
 	y.listened, y.others = false, others
-	if others -= y.early; others <= 0 {
+	if others -= y.had; others <= 0 {
 		y.stop()
 		return
 	}
@@ -85,7 +85,7 @@ func (y *yielding) heard(now time.Duration, foreign bool) {
 	if foreign {
 		y.foreignTo = now + foreignFor
 	}
-	y.early = min(y.early+1, mostTurns)
+	y.had = min(y.had+1, mostTurns)
 	if y.to <= now {
 		return
 	}

@@ -76,7 +76,7 @@ func (e *ear) run(ctx context.Context) {
 		redial = clock.Now() + pause
 		e.drop(cn)
 		cn = nil
-		e.s.lookAgain()
+		e.s.askSlots()
 	}
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

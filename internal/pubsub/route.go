@@ -28,7 +28,7 @@ func (s *Subscriber) moved(e *ear, slot int) {
 	}
 	s.mu.Unlock()
 	if found {
-		s.lookAgain()
+		s.askSlots()
 	}
 }
 
@@ -43,7 +43,7 @@ func (s *Subscriber) gone(e *ear, channel string) {
 	}
 	s.mu.Unlock()
 	if unasked {
-		s.lookAgain()
+		s.askSlots()
 	}
 }
 
@@ -56,15 +56,15 @@ func (s *Subscriber) lostLocked(t *topic) {
 	t.ear.wake()
 }
 
-// lookAgain has go-redis ask who has the slots, and route follow.
-func (s *Subscriber) lookAgain() {
-	s.r.LookAgain()
+// askSlots has go-redis ask who has the slots, and route follow.
+func (s *Subscriber) askSlots() {
+	s.r.AskSlots()
 	s.wakeRoute()
 }
 
 func (s *Subscriber) wakeRoute() {
 	select {
-	case s.look <- struct{}{}:
+	case s.reroute <- struct{}{}:
 	default:
 	}
 }
@@ -99,7 +99,7 @@ func (s *Subscriber) route(ctx context.Context) {
 		timer.Reset(pause)
 		select {
 		case <-timer.C:
-		case <-s.look:
+		case <-s.reroute:
 			pause = 0
 		case <-ctx.Done():
 			return

@@ -27,7 +27,7 @@ type Subscriber struct {
 	classic bool                                    // listen to classic channels
 	sharded bool                                    // and to sharded ones
 	routed  bool                                    // each topic at the node that has its slot
-	look    chan struct{}                           // one slot: ask anew who has the slots
+	reroute chan struct{}                           // one slot: ask anew who has the slots
 
 	// atomic
 	denied atomic.Bool // warned that the user may not subscribe
@@ -44,7 +44,7 @@ type Subscriber struct {
 func New(r *transport.Runner, publish string, tell func(info bool, text string, err error), verify func(*transport.Site)) *Subscriber {
 	s := &Subscriber{
 		r: r, tell: tell, verify: verify, classic: publish != wire.PublishSharded, sharded: publish != wire.PublishClassic,
-		look: make(chan struct{}, 1), topics: make(map[string]*topic), ears: make(map[string]*ear), open: make(map[*transport.Site]*ear),
+		reroute: make(chan struct{}, 1), topics: make(map[string]*topic), ears: make(map[string]*ear), open: make(map[*transport.Site]*ear),
 	}
 	s.routed = r.Home != nil && (s.sharded || r.Named)
 	return s

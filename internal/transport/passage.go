@@ -78,9 +78,9 @@ func (h *innermost) owns(cmd redis.Cmder) bool {
 // run before it: then nobody who has a deadline must send one on a goroutine of its own.
 func (h *innermost) strict() bool { return !h.asked.Load() || h.others.Load() }
 
-// look finds out, with the first command of a sort, whether other hooks are there: then one of
+// seek finds out, with the first command of a sort, whether other hooks are there: then one of
 // them is between carry and here. Those that are added later are never run for our commands.
-func (h *innermost) look(asked *atomic.Bool) {
+func (h *innermost) seek(asked *atomic.Bool) {
 	if asked.Load() {
 		return
 	}
@@ -156,7 +156,7 @@ func pass(ctx context.Context, o outgoing) error {
 	if !p.take() {
 		return errGone
 	}
-	p.link.via.look(&p.link.via.asked)
+	p.link.via.seek(&p.link.via.asked)
 	p.lone = true
 	err := p.link.Process(ctx, o)
 	o.land()
@@ -181,7 +181,7 @@ func passAll(ctx context.Context, cmds []redis.Cmder) error {
 	if len(taken) == 0 {
 		return errGone
 	}
-	taken[0].way().link.via.look(&taken[0].way().link.via.askedAll)
+	taken[0].way().link.via.seek(&taken[0].way().link.via.askedAll)
 	_, err := pipe.Exec(ctx) // each command keeps its own
 	for _, o := range taken {
 		o.land()

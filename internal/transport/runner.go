@@ -20,7 +20,7 @@ import (
 // Bounds of what leaves.
 const (
 	AttemptTimeout = time.Second            // for one try of a command
-	lookGap        = 100 * time.Millisecond // between two questions who has which slots
+	slotsGap       = 100 * time.Millisecond // between two questions who has which slots
 	laneConns      = 64                     // of the renewal lane and node at most: none waits behind one that hangs
 )
 
@@ -48,11 +48,11 @@ type Runner struct {
 	Home    func(ctx context.Context, key string) (Node, error) // who has its slot, as far as is known
 
 	// atomic
-	current  atomic.Pointer[link] // connections of our own
-	Dials    atomic.Int64         // connections made so far
-	unnamed  atomic.Bool          // the user may not run scripts by name
-	looking  atomic.Bool          // reload runs
-	lookedAt atomic.Int64         // when it was last started; 0 never
+	current      atomic.Pointer[link] // connections of our own
+	Dials        atomic.Int64         // connections made so far
+	unnamed      atomic.Bool          // the user may not run scripts by name
+	askingSlots  atomic.Bool          // reload runs
+	slotsAskedAt atomic.Int64         // when it was last started; 0 never
 
 	// guarded by mu
 	mu    sync.Mutex

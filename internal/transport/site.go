@@ -86,11 +86,11 @@ func (r *Runner) observe(s *Site, res *Result, sentAt time.Duration) {
 	case Unknown, Dubious, Unsent, Barred:
 		if time.Duration(s.heard.Load()) <= sentAt {
 			s.broken.Store(true)
-			r.LookAgain()
+			r.AskSlots()
 		}
 		return
 	case Later:
-		r.LookAgain() // a node that was cut off answers, and will for long
+		r.AskSlots() // a node that was cut off answers, and will for long
 		if neverSent(res.Err) {
 			return
 		}
@@ -101,26 +101,26 @@ func (r *Runner) observe(s *Site, res *Result, sentAt time.Duration) {
 	}
 }
 
-// LookAgain has go-redis ask anew which nodes of a cluster have which slots. By
+// AskSlots has go-redis ask anew which nodes of a cluster have which slots. By
 // itself it does so when a node tells it of a move, which one that is dead does
 // not, or each 10 s.
-func (r *Runner) LookAgain() {
+func (r *Runner) AskSlots() {
 	if r.Cluster == nil {
 		return
 	}
-	now, last := int64(r.Clock.Now()), r.lookedAt.Load()
-	if last != 0 && now-last < int64(lookGap) || !r.looking.CompareAndSwap(false, true) {
+	now, last := int64(r.Clock.Now()), r.slotsAskedAt.Load()
+	if last != 0 && now-last < int64(slotsGap) || !r.askingSlots.CompareAndSwap(false, true) {
 		return
 	}
-	r.lookedAt.Store(now)
+	r.slotsAskedAt.Store(now)
 	if !r.Spawn(r.reload) {
-		r.looking.Store(false)
+		r.askingSlots.Store(false)
 	}
 }
 
-// reload is lookAgain's goroutine. ReloadState would start one that nobody waits for.
+// reload is askSlots's goroutine. ReloadState would start one that nobody waits for.
 func (r *Runner) reload() {
-	defer r.looking.Store(false)
+	defer r.askingSlots.Store(false)
 	ctx, cancel := context.WithTimeout(r.Root, AttemptTimeout)
 	defer cancel()
 	_ = r.Cluster.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })

@@ -177,7 +177,7 @@ func (s *StringKind) Release(do transport.Doer, ks []Owned) (Answers, transport.
 	c := ReleasePlain(ks)
 	together := mode == ModePlain && len(ks) == 1 && !ks[0].Unsure
 	if together {
-		c = c.Then(tellPlain(ks)) // a message too many costs less than a round trip
+		c = c.Then(announcePlain(ks)) // a message too many costs less than a round trip
 	}
 	replies, res := replyList(do.Run(c), len(c.Plain))
 	if res.Fate != transport.Replied {
@@ -202,11 +202,11 @@ func (s *StringKind) Release(do transport.Doer, ks []Owned) (Answers, transport.
 	s.Ways.Learn(ks[0].Keys, ModePlain)
 	switch {
 	case together:
-		a[1] = s.tell(do, ks, replies[1:])
+		a[1] = s.announced(do, ks, replies[1:])
 	case len(tell) > 0:
 		// A hint: waiters poll as well.
-		told, _ := replyList(do.Run(tellPlain(tell)), 1)
-		if told := s.tell(do, tell, told); len(ks) == 1 {
+		told, _ := replyList(do.Run(announcePlain(tell)), 1)
+		if told := s.announced(do, tell, told); len(ks) == 1 {
 			a[1] = told
 		}
 	}
@@ -219,11 +219,11 @@ func (s *StringKind) releaseScript(do transport.Doer, ks []Owned) (Answers, tran
 	return a, res
 }
 
-// tell returns how many the publishing of releases reached, and publishes once
+// announced returns how many the publishing of releases reached, and publishes once
 // more where the server does not know sharded channels.
-func (*StringKind) tell(do transport.Doer, ks []Owned, replies []any) int64 {
+func (*StringKind) announced(do transport.Doer, ks []Owned, replies []any) int64 {
 	if slices.ContainsFunc(replies, func(r any) bool { return transport.DoesNotKnow(ReplyError(r)) }) && ks[0].Keys.Tell != publishBoth {
-		replies, _ = replyList(do.Run(tellClassic(ks)), 1)
+		replies, _ = replyList(do.Run(announceClassic(ks)), 1)
 	}
 	return readTold(replies)
 }

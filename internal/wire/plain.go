@@ -55,20 +55,20 @@ func ReleasePlain(ks []Owned) transport.Call {
 	return c
 }
 
-// tellPlain publishes the releases of locks of one client.
-func tellPlain(ks []Owned) transport.Call {
+// announcePlain publishes the releases of locks of one client.
+func announcePlain(ks []Owned) transport.Call {
 	switch ks[0].Keys.Tell {
 	case nil, PublishClassic:
-		return tellClassic(ks)
+		return announceClassic(ks)
 	case publishBoth:
-		return tellBy("spublish", ks).Then(tellClassic(ks))
+		return announceBy("spublish", ks).Then(announceClassic(ks))
 	}
-	return tellBy("spublish", ks)
+	return announceBy("spublish", ks)
 }
 
-func tellClassic(ks []Owned) transport.Call { return tellBy("publish", ks) }
+func announceClassic(ks []Owned) transport.Call { return announceBy("publish", ks) }
 
-func tellBy(publish string, ks []Owned) transport.Call {
+func announceBy(publish string, ks []Owned) transport.Call {
 	c := transport.Call{Plain: make([][]any, len(ks))}
 	for i, k := range ks {
 		c.Plain[i] = []any{publish, k.Keys.Channel, ReleasePayload}
