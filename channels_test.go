@@ -177,7 +177,7 @@ func TestServerWithoutShardedChannelsGetsClassicOnes(t *testing.T) {
 						held := mustLock(t, from)
 						entered := lockSoon(to)
 						eventually(t, 5*time.Second, "the waiter listens to the classic channel", func() bool {
-							echoes, counted := y.subs.Hears(to.keys.Channel)
+							echoes, counted := subscriberOf(y).Hears(keysOf(to).Channel)
 							return echoes == 1 && counted == 1
 						})
 						mustUnlock(t, held)
@@ -237,7 +237,7 @@ func TestOwnMessagesOnBothChannelsAreNobodyElses(t *testing.T) {
 			}()
 		}
 		eventually(t, 5*time.Second, "both subscriptions are there", func() bool {
-			echoes, counted := c.subs.Hears(m.keys.Channel)
+			echoes, counted := subscriberOf(c).Hears(keysOf(m).Channel)
 			return echoes == 2 && counted == 2
 		})
 		before := s.CommandCalls()["hexists"]
@@ -251,7 +251,7 @@ func TestOwnMessagesOnBothChannelsAreNobodyElses(t *testing.T) {
 		if n := s.CommandCalls()["hexists"] - before; n > 2 {
 			t.Errorf("Redis was asked %d times whether somebody else had released the lock", n)
 		}
-		g, err := c.gate(&m.keys)
+		g, err := c.gate(keysOf(m))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -309,7 +309,7 @@ func TestSubscriptionThatMetABusyServerIsMadeAgain(t *testing.T) {
 	if err := <-busy; err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 3*time.Second, "it is subscribed after all", func() bool { echoes, _ := y.subs.Hears(m.keys.Channel); return echoes == 1 })
+	eventually(t, 3*time.Second, "it is subscribed after all", func() bool { echoes, _ := subscriberOf(y).Hears(keysOf(m).Channel); return echoes == 1 })
 	if n := logs.FilterMessageSnippet("cannot subscribe").Len(); n != 0 {
 		t.Error("it says that the user may not subscribe")
 	}

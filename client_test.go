@@ -51,20 +51,6 @@ func kindOfTest() string {
 	return "mutex"
 }
 
-// newTestMutex is a lock of the kind that the tests are run for.
-func newTestMutex(c *Client, name string, opts ...LockOption) *Mutex {
-	switch k := kindOfTest(); k {
-	case "mutex":
-		return c.NewMutex(name, opts...)
-	case "fenced":
-		return c.newMutex(wire.FencedKind{}, name, opts)
-	case "setnx":
-		return c.newMutex(c.strings, name, opts)
-	default:
-		panic("WATCHLOCK_KIND is " + k)
-	}
-}
-
 // sourcesOfTest are the scripts of the kind that the tests are run for.
 func sourcesOfTest() []string {
 	switch kindOfTest() {
@@ -106,30 +92,9 @@ func runsOfTest(script int, plain redistest.Match) redistest.Match {
 	return func(c redistest.Command) bool { return runs(c) || plain(c) }
 }
 
-// ownerIn is the owner of the client that a command names.
-func ownerIn(cmd redistest.Command, c *Client) wire.Owner {
-	for _, arg := range cmd.Args {
-		if strings.HasPrefix(arg, c.ID()+":") {
-			return arg
-		}
-	}
-	return nil
-}
-
 // withoutCounters leaves out the counters of tokens, which stay.
 func withoutCounters(keys []string) []string {
 	return slices.DeleteFunc(keys, func(k string) bool { return strings.HasPrefix(k, "redisson_lock_token:") })
-}
-
-// knowServer makes c know whether its one server needs scripts for the string
-// form, which it would find out with its first locks.
-func knowServer(c *Client, scripts bool) *Client {
-	mode := wire.ModePlain
-	if scripts {
-		mode = wire.ModeScript
-	}
-	c.strings.Ways.Learn(&wire.Keys{}, mode)
-	return c
 }
 
 // mustLock takes the lock or ends the test.
@@ -214,20 +179,8 @@ func eventually(t testing.TB, within time.Duration, what string, ok func() bool)
 	}
 }
 
-// knowRights has a client take the rights of its user for granted.
-func knowRights(c *Client) {
-	for _, k := range []wire.Kind{wire.HashKind{}, wire.FencedKind{}, c.strings} {
-		c.rights.Learn(k)
-	}
-}
-
 // flightPatience is how long a flight without an answer holds back what is behind it.
 const flightPatience = 50 * time.Millisecond
-
-const (
-	pingEach      = time.Second // between two pings while somebody waits
-	channelLinger = time.Second // for which a channel outlives its last waiter
-)
 
 // poolsOfTests are the callers' clients, by ours.
 var poolsOfTests sync.Map

@@ -24,7 +24,7 @@ var rightsOfKinds = map[string][]string{
 func newUserClient(t testing.TB, rdb redis.UniversalClient, opts ...Option) *Client {
 	t.Helper()
 	c := newTestClient(t, rdb, opts...)
-	c.rights.Granted.Clear()
+	forgetRights(c)
 	return c
 }
 
@@ -98,7 +98,7 @@ func TestALookAtRightsCostsNoRoundTripAndEndsWithTheFirstGrant(t *testing.T) {
 			t.Setenv("WATCHLOCK_KIND", kind)
 			inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 				c, _ := virtualWired(t, v)
-				c.rights.Granted.Clear()
+				forgetRights(c)
 				first := map[string]*transport.Script{"mutex": wire.FirstScript, "fenced": wire.FirstFencedScript, "setnx": wire.FirstStringScript}[kind]
 				if err := v.Client().ScriptLoad(context.Background(), first.Source).Err(); err != nil {
 					t.Fatal(err)
@@ -141,24 +141,13 @@ func TestALookAtRightsSaysNothingOfMemory(t *testing.T) {
 			c := newUserClient(t, s.Client(func(*redis.Options) {}))
 			mustDo(t, s, "FLUSHALL")
 			s.Config("maxmemory", "1")
-			_, err := c.newMutex(c.kindNamed(kind), "k", nil).TryLock(context.Background(), 0)
+			_, err := mutexOf(c, kind, "k").TryLock(context.Background(), 0)
 			s.Config("maxmemory", "0")
 			if !IsUnavailable(err) || !strings.Contains(err.Error(), "OOM") {
 				t.Errorf("%s: %v", kind, err)
 			}
 		}
 	})
-}
-
-// kindNamed is the kind of a lock, by the tests' word for it.
-func (c *Client) kindNamed(kind string) wire.Kind {
-	switch kind {
-	case "fenced":
-		return wire.FencedKind{}
-	case "setnx":
-		return c.strings
-	}
-	return wire.HashKind{}
 }
 
 func TestACommandThatTheServerDoesNotHaveIsNamedToo(t *testing.T) {

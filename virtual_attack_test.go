@@ -15,7 +15,6 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
-
 	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 

@@ -3,7 +3,6 @@ package watchlock
 import (
 	"context"
 	"errors"
-	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,11 +95,4 @@ func virtualWantErr(t testing.TB, what string, err error, all []error, none ...e
 	if err != nil && !errors.As(err, &named) {
 		t.Errorf("%s: %v is no LockError", what, err)
 	}
-}
-
-// virtualPurge empties the sync.Pools. go-redis keeps timers in one for callers
-// that queue for a connection, and one of an earlier bubble is fatal in the next.
-func virtualPurge() {
-	runtime.GC()
-	runtime.GC()
 }

@@ -19,7 +19,7 @@ type passed struct {
 	n         int // of the waiter
 	from      time.Time
 	token     int64
-	burst     *burst
+	burst     any
 	unlockErr error
 }
 
@@ -49,7 +49,7 @@ func (p *passLog) wait(t testing.TB, n int, lock lockOfKind, section time.Durati
 		from := time.Now()
 		p.mu.Lock()
 		i := len(p.list)
-		p.list = append(p.list, passed{n: n, from: from, token: l.hold.token, burst: l.hold.burst})
+		p.list = append(p.list, passed{n: n, from: from, token: tokenOf(l), burst: burstOf(l)})
 		p.mu.Unlock()
 		time.Sleep(section)
 		err = l.Unlock(context.Background())
@@ -361,7 +361,7 @@ func TestALostBurstIsNotPassed(t *testing.T) {
 				}
 				owner, _ := v.Mini().HKeys("k")
 				held := c.Held()
-				if len(owner) != 1 || owner[0] == first.hold.burst.owner || len(held) != 1 {
+				if len(owner) != 1 || owner[0] == ownerOf(first) || len(held) != 1 {
 					t.Errorf("the waiter is inside on a burst that Redis does not have: field %v, held %v", owner, held)
 				}
 				p.all.Wait()

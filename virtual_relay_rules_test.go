@@ -206,7 +206,7 @@ func TestOnlyWhereOneNodeTellsOfReleasesIsALockRelayed(t *testing.T) {
 		inBubble(t, func(t *testing.T, v *redistest.Virtual) {
 			client, _ := relayClient(t, v, WithLocalHandoff(defaultLocalHandoff))
 			m := client.NewMutex("k")
-			m.keys.Tell = c.channels.publishArg(c.cluster)
+			keysOf(m).Tell = c.channels.publishArg(c.cluster)
 			first := mustLock(t, m)
 			var p passLog
 			for n := range 3 {
@@ -236,13 +236,13 @@ func TestAClientWhoseCompanyHasGonePassesForTheWholeWindowAgain(t *testing.T) {
 		bursts := func() int {
 			var mu sync.Mutex
 			var all sync.WaitGroup
-			seen, end, m := map[*burst]bool{}, time.Now().Add(span), newTestMutex(clients[0], "k")
+			seen, end, m := map[any]bool{}, time.Now().Add(span), newTestMutex(clients[0], "k")
 			for range 8 {
 				all.Go(func() {
 					for time.Now().Before(end) {
 						l := mustLock(t, m)
 						mu.Lock()
-						seen[l.hold.burst] = true
+						seen[burstOf(l)] = true
 						mu.Unlock()
 						time.Sleep(section)
 						mustUnlock(t, l)

@@ -23,7 +23,8 @@ import (
 type slowSink struct{ write func() }
 
 func (s slowSink) Write(p []byte) (int, error) { s.write(); return len(p), nil }
-func (s slowSink) Sync() error                 { return nil }
+
+func (s slowSink) Sync() error { return nil }
 
 func slowLogger(write func()) Option {
 	encoder := zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig())

@@ -4,4 +4,4 @@
 # Usage: ci/gates.sh [FLAG...]   flags go to go test, say -v for the counts.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
-go test -count=1 -timeout 10m -run '^TestGate|^TestSixteenLocal' -bench . -benchtime 20x "$@" .
+go test -count=1 -timeout 10m -run '^TestGate|^TestSixteenLocal' -bench . -benchtime 20x "$@" . ./tests/handoff

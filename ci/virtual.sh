@@ -5,10 +5,10 @@
 # Usage: ci/virtual.sh   WATCHLOCK_VIRTUAL is another pattern of names, WATCHLOCK_COUNT another count.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
-names=$(find . -maxdepth 1 -name 'virtual*_test.go' -exec sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' {} + | paste -sd '|')
+names=$(find . tests -maxdepth 2 -name 'virtual*_test.go' -exec sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' {} + | paste -sd '|')
 pattern=${WATCHLOCK_VIRTUAL:-^(TestVirtual.*${names:+|$names})\$}
-found=$(go test -list "$pattern" .)
+found=$(go test -list "$pattern" . ./tests/...)
 [[ $found == Test* ]] || die "no test matches $pattern"
 count=5
 [ "${WATCHLOCK_FULL:-}" != 1 ] || count=20
-go test -count="${WATCHLOCK_COUNT:-$count}" -timeout 30m -run "$pattern" .
+go test -p 1 -count="${WATCHLOCK_COUNT:-$count}" -timeout 30m -run "$pattern" . ./tests/...

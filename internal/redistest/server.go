@@ -73,6 +73,9 @@ func WithAOF() ServerOption { return func(s *Server) { s.aof = true } }
 // test is skipped, or fails if the environment variable CI is set.
 func Start(t testing.TB, opts ...ServerOption) *Server {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("redistest: a real server, left out with -short")
+	}
 	s := &Server{t: t, family: Redis70}
 	for _, apply := range opts {
 		apply(s)

@@ -124,6 +124,9 @@ func TestKilledServerRefusesConnections(t *testing.T) {
 }
 
 func TestServerAndItsDirectoryAreGoneAfterItsTest(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it needs a server")
+	}
 	var pid int
 	var dir string
 	t.Run("inner", func(t *testing.T) {
