@@ -42,18 +42,38 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got wire.Grant, res transport
 	if res.Fate == transport.Replied && got.Taken {
 		return g.grantedLocked(w, a, got, res, now)
 	}
+	if res.Fate == transport.Replied {
+		pause = g.heldElsewhereLocked(w, a, got, res, now)
+	} else {
+		pause = g.missedLocked(w, a, res)
+	}
+	if g.queue.n == 0 {
+		g.stopDrivingLocked()
+		return 0, false
+	}
+	return pause, true
+}
+
+// heldElsewhereLocked follows an attempt that found somebody else. It returns how long to
+// sleep.
+func (g *gate) heldElsewhereLocked(w *waiter, a *attempt, got wire.Grant, res transport.Result, now time.Duration) time.Duration {
+	g.lastHeld = a.n
+	g.answerOnceLocked(a.n, func(o *waiter) error { return g.busyLocked(o, now) })
+	g.subscribeLocked()
+	poll := min(max(now-w.since, firstPoll), g.c.cfg.maxPollInterval, a.want.kind.Traits().Poll)
+	pause := poll + jitter(poll/10)
+	if got.TTL >= 0 {
+		// From the question: if that took long to arrive it is too early, and asks again.
+		left := max(got.TTL-(now-res.SentAt), 0)
+		pause = min(pause, left+afterExpiry+jitter(expiryJitter))
+	}
+	return pause
+}
+
+// missedLocked follows an attempt to which Redis did not say who has the lock. It returns how
+// long to pause.
+func (g *gate) missedLocked(w *waiter, a *attempt, res transport.Result) (pause time.Duration) {
 	switch res.Fate {
-	case transport.Replied:
-		g.lastHeld = a.n
-		g.answerOnceLocked(a.n, func(o *waiter) error { return g.busyLocked(o, now) })
-		g.subscribeLocked()
-		poll := min(max(now-w.since, firstPoll), g.c.cfg.maxPollInterval, a.want.kind.Traits().Poll)
-		pause = poll + jitter(poll/10)
-		if got.TTL >= 0 {
-			// From the question: if that took long to arrive it is too early, and asks again.
-			left := max(got.TTL-(now-res.SentAt), 0)
-			pause = min(pause, left+afterExpiry+jitter(expiryJitter))
-		}
 	case transport.Refused, transport.Barred:
 		g.failLocked(w, a, res.Err)
 	case transport.Dubious:
@@ -79,11 +99,7 @@ func (g *gate) settleLocked(w *waiter, a *attempt, got wire.Grant, res transport
 			pause = g.misses.pause()
 		}
 	}
-	if g.queue.n == 0 {
-		g.stopDrivingLocked()
-		return 0, false
-	}
-	return pause, true
+	return pause
 }
 
 // silenceLocked notes an attempt that Redis did not answer, or could not answer for now. A

@@ -251,9 +251,13 @@ func (g *gate) wait(ctx context.Context, w *waiter, now, limit time.Duration) (d
 	case <-over:
 		return g.leave(w)
 	case <-ctx.Done():
+		return g.gone(ctx, w)
 	}
-	var why error
-	d, why = g.leave(w)
+}
+
+// gone is the end of a wait whose context has ended.
+func (g *gate) gone(ctx context.Context, w *waiter) (delivery, error) {
+	d, why := g.leave(w)
 	if d.lease != nil {
 		// Granted after the caller had gone: pretend it was not.
 		values := w.ctx

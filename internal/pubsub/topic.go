@@ -24,7 +24,7 @@ const (
 	HintConfirmed Hint = iota // it is there; before it a message would not have been heard
 	HintReleased              // a release of a client like this one
 	HintForeign               // a release of a client of another kind
-	hintStrange               // no message of any client that is known
+	HintStrange               // no message of any client that is known
 )
 
 // topic is one channel.
@@ -140,18 +140,18 @@ func (s *Subscriber) message(channel, payload string) {
 	now := s.r.Clock.Now()
 	s.mu.Lock()
 	t := s.topics[channel]
-	h := hintStrange
+	h := HintStrange
 	switch payload {
 	case wire.ReleasePayload:
 		h = HintReleased
 	case wire.ForeignPayload:
 		h = HintForeign
 	}
-	if t == nil || h == hintStrange && now-t.garbage < garbageGap {
+	if t == nil || h == HintStrange && now-t.garbage < garbageGap {
 		s.mu.Unlock()
 		return
 	}
-	if h == hintStrange {
+	if h == HintStrange {
 		t.garbage = now
 	}
 	heard, ours := slices.Clone(t.heard), t.ours
