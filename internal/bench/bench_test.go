@@ -75,7 +75,7 @@ func TestSmokeRunMeasuresEverythingAndWritesIt(t *testing.T) {
 
 func TestRawScriptsAreTheLibrarysOwn(t *testing.T) {
 	for name, text := range map[string]string{"acquire.lua": rawAcquire, "release.lua": rawRelease} {
-		own, err := os.ReadFile(filepath.Join("..", "..", "lua", name))
+		own, err := os.ReadFile(filepath.Join("..", "wire", "lua", name))
 		if err != nil {
 			t.Fatal(err)
 		}
