@@ -160,7 +160,7 @@ func (d *watchdog) take(now time.Duration) (due []*burst, next time.Duration, id
 		soon := now
 		if now >= d.sweepAt {
 			soon = now + d.early()
-			d.sweepAt = soon // a verification must not tear renewals apart
+			d.sweepAt = soon // a lease that ends must not tear renewals apart
 		}
 		for len(d.heap) > 0 && d.heap[0].entry.at <= soon {
 			due = append(due, heap.Pop(&d.heap).(*burst))

@@ -39,7 +39,7 @@ type topic struct {
 	near    bool          // a classic message is counted by the server that publishes it
 	retry   time.Duration // do not subscribe before this
 	pause   time.Duration // before the newest retry
-	garbage time.Duration // when an unknown message last counted
+	garbage time.Duration // no unknown message counts before this
 }
 
 // hearing is how far a subscription has come on the present connection.
@@ -147,12 +147,12 @@ func (s *Subscriber) message(channel, payload string) {
 	case wire.ForeignPayload:
 		h = HintForeign
 	}
-	if t == nil || h == HintStrange && now-t.garbage < garbageGap {
+	if t == nil || h == HintStrange && now < t.garbage {
 		s.mu.Unlock()
 		return
 	}
 	if h == HintStrange {
-		t.garbage = now
+		t.garbage = now + garbageGap
 	}
 	heard, ours := slices.Clone(t.heard), t.ours
 	s.mu.Unlock()

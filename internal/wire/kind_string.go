@@ -14,9 +14,9 @@ import (
 const ForeignPoll = 500 * time.Millisecond
 
 // The channel is not Redisson's: no JVM may wait for a lock that it cannot read. To take the
-// lock, the server may first have to be asked what it knows, and whose it is.
+// lock, the server may first have to be asked what it knows, and twice if it is another by then.
 var stringTraits = traits{
-	name: "SET NX mutex", Form: FormString, channel: "watchlock_setnx__channel", Trips: 3, Poll: ForeignPoll,
+	name: "SET NX mutex", Form: FormString, channel: "watchlock_setnx__channel", Trips: 6, Poll: ForeignPoll,
 }
 
 // StringKind is the plain recipe on the wire: SET NX PX with the owner as the

@@ -222,7 +222,7 @@ func wantOwnAnswer(t testing.TB, ctx context.Context, c *watchlock.Client, v *re
 	}
 }
 
-func TestAFlightWithoutAnswerHoldsTheOthersBackFor50msAtMost(t *testing.T) {
+func TestAFlightWithoutAnswerHoldsTheOthersBackForFourRoundTripsOr50ms(t *testing.T) {
 	locktest.InBubble(t, func(t *testing.T, v *redistest.Virtual) {
 		c, wire := laneClient(t, v, 0)
 		locktest.MustUnlock(t, locktest.MustLock(t, c.NewMutex("warm")))

@@ -2,7 +2,6 @@ package handoff_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"github.com/seed-8c25f305/watchlock"
 	"github.com/seed-8c25f305/watchlock/internal/locktest"
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
-	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 // A lock that is forced elsewhere while the answer to its relay is on its way: the
@@ -92,34 +90,4 @@ func TestAClientFarAwayGetsItsTurnsBesideSeveralThatAreNear(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The watchdog takes what is due soon along with what is due. A lock about which it is told
-// to ask each few milliseconds must not have it renew each lock in a command of its own.
-func TestVerificationsDoNotTearTheRenewalsOfOthersApart(t *testing.T) {
-	locktest.InBubble(t, func(t *testing.T, v *redistest.Virtual) {
-		const others, span = 300, 10 * time.Second
-		c, _ := locktest.RelayClient(t, v)
-		for i := range others {
-			l := locktest.MustLock(t, c.NewMutex(fmt.Sprint("other-", i)))
-			defer locktest.MustUnlock(t, l)
-			time.Sleep(span / others)
-		}
-		held := locktest.MustLock(t, c.NewMutex("k"))
-		waiting := locktest.GoLockNamed(c, "mutex")
-		v.Reset()
-		for end := time.Now().Add(2 * span); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-			v.Mini().Publish(locktest.ChannelOfTest("k"), "0") // as if somebody had forced it
-		}
-		rounds := int(2 * span / span)
-		// A command for each W/30, or for each hundred of those that are due by then, beside
-		// those that ask about the lock.
-		asked := int(2*span/locktest.BetweenVerifications) + 1
-		if n, most := v.CountIf(redistest.Runs(wire.RenewSource)), asked+rounds*12; n > most || n < asked/2 {
-			t.Errorf("%d renewals in %d rounds of %d locks, want %d at most", n, rounds, others, most)
-		}
-		locktest.MustUnlock(t, held)
-		<-waiting.Done
-		locktest.MustUnlock(t, waiting.Lease)
-	})
 }

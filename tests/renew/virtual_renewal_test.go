@@ -3,6 +3,7 @@ package renew_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	"github.com/seed-8c25f305/watchlock"
 	"github.com/seed-8c25f305/watchlock/internal/locktest"
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
+	"github.com/seed-8c25f305/watchlock/internal/wire"
 )
 
 func TestVirtualSingleLockIsRenewedExactlyEveryTenSeconds(t *testing.T) {
@@ -306,6 +308,30 @@ func TestVirtualRenewalGoesOnWhenAllLocksWereGoneForLong(t *testing.T) {
 			if err := l.Unlock(context.Background()); err != nil {
 				t.Fatal(err)
 			}
+		}
+	})
+}
+
+// The watchdog takes what is due soon along with what is due. A lease that ends each few
+// milliseconds must not have it renew each lock in a command of its own.
+func TestLeasesThatEndDoNotTearTheRenewalsOfOthersApart(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, v *redistest.Virtual) {
+		const others, span = 300, 10 * time.Second // one interval
+		c := locktest.VirtualClient(t, v)
+		for i := range others {
+			l := locktest.MustLock(t, c.NewMutex(fmt.Sprint("other-", i)))
+			defer locktest.MustUnlock(t, l)
+			time.Sleep(span / others)
+		}
+		v.Reset()
+		ended := 0
+		for end := time.Now().Add(2 * span); time.Now().Before(end); ended++ {
+			l := locktest.MustLock(t, c.NewMutex(fmt.Sprint("short-", ended)), watchlock.WithLeaseTime(20*time.Millisecond))
+			<-l.Done()
+		}
+		// A command for each W/30, or for each hundred of those that are due by then.
+		if n, most := v.CountIf(redistest.Runs(wire.RenewSource)), 2*12; n > most || ended < 500 {
+			t.Errorf("%d renewals of %d locks in two intervals, in which %d leases ended, want %d at most", n, others, ended, most)
 		}
 	})
 }
