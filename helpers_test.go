@@ -2,7 +2,6 @@ package watchlock
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,13 +11,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
-	"github.com/seed-8c25f305/watchlock/internal/transport"
 	"github.com/seed-8c25f305/watchlock/internal/wire"
-)
-
-const (
-	wakesBy   = 50 * time.Millisecond // from a release to the waiter's entry, by message
-	wakesLate = shortestPoll - 50*time.Millisecond
 )
 
 // entry is when a waiter got the lock.
@@ -35,17 +28,6 @@ func lockSoon(m *Mutex) <-chan lockEntry {
 		entered <- lockEntry{time.Now(), l, err}
 	}()
 	return entered
-}
-
-// wakes fails unless all of some hand-overs were by message. One of them may be
-// late by what the machine had to do besides.
-func wakes(t testing.TB, what string, took []time.Duration) {
-	t.Helper()
-	slices.Sort(took)
-	t.Logf("%s: %v", what, took)
-	if took[len(took)-1] > wakesLate || took[len(took)-2] > wakesBy {
-		t.Errorf("%s: woken after %v, want %v", what, took, wakesBy)
-	}
 }
 
 // lockOfKind takes a lock of one kind.
@@ -162,46 +144,6 @@ func goLock(lock func() (*Lease, error)) *lockCall {
 	return c
 }
 
-// text makes a string key with a TTL unless it is 0.
-func (b scriptBench) text(key, value string, ttl time.Duration) {
-	b.Helper()
-	b.do("SET", key, value)
-	if ttl > 0 {
-		b.do("PEXPIRE", key, ttl.Milliseconds())
-	}
-}
-
-// scriptBench is a server that scripts are tried on.
-type scriptBench struct {
-	testing.TB
-	rdb  *redis.Client
-	mini *redistest.Virtual // nil on a real server
-	real *redistest.Server  // nil on miniredis
-}
-
-// onScriptServers runs f on miniredis and on a server of each family, each empty.
-func onScriptServers(t *testing.T, f func(t *testing.T, b scriptBench)) {
-	t.Run("miniredis", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, v *redistest.Virtual) { f(t, scriptBench{t, v.Client(), v, nil}) })
-	})
-	redistest.OnEachFamily(t, func(t *testing.T, s *redistest.Server) { f(t, scriptBench{t, s.Client(), nil, s}) })
-}
-
-func (b scriptBench) do(args ...any) any {
-	b.Helper()
-	reply, err := b.rdb.Do(context.Background(), args...).Result()
-	if err != nil {
-		b.Fatalf("%v: %v", args, err)
-	}
-	return reply
-}
-
-// run runs the source of a script for a client.
-func (b scriptBench) run(rdb *redis.Client, c transport.Call) (any, error) {
-	// Read as it comes, not as integers.
-	return rdb.Do(context.Background(), append([]any{"eval", c.Script.Source, c.Nkeys}, c.Params()...)...).Result()
-}
-
 // ownedBy is a lock as a script acts on it for an owner.
 func ownedBy(k wire.Keys, name string, lease time.Duration) wire.Owned {
 	k.KeyArg, k.ChannelArg = k.Key, k.Channel
@@ -221,88 +163,6 @@ func integers(reply any) []int64 {
 		ints[i] = n
 	}
 	return ints
-}
-
-// hash makes a hash with these fields, each of value 1, and a TTL unless it is 0.
-func (b scriptBench) hash(key string, ttl time.Duration, fields ...string) {
-	b.Helper()
-	for _, f := range fields {
-		b.do("HSET", key, f, "1")
-	}
-	if ttl > 0 {
-		b.do("PEXPIRE", key, ttl.Milliseconds())
-	}
-}
-
-// lasts fails unless a PTTL says about ttl. Real servers have let a little pass.
-func (b scriptBench) lasts(key string, pttl any, ttl time.Duration) {
-	b.Helper()
-	got := time.Duration(pttl.(int64)) * time.Millisecond
-	slack := 10 * time.Second
-	if b.mini != nil {
-		slack = 0
-	}
-	if ttl < 0 {
-		ttl, slack = -time.Millisecond, 0
-	}
-	if got > ttl || got < ttl-slack {
-		b.Errorf("TTL of %q is %v, want %v", key, got, ttl)
-	}
-}
-
-// only fails unless these are all keys there are.
-func (b scriptBench) only(keys ...string) {
-	b.Helper()
-	got, err := b.rdb.Keys(context.Background(), "*").Result()
-	slices.Sort(got)
-	slices.Sort(keys)
-	if err != nil || !slices.Equal(got, keys) {
-		b.Errorf("keys are %q, %v, want %q", got, err, keys)
-	}
-}
-
-// hears subscribes to a channel; the result returns the next message, or fails.
-func (b scriptBench) hears(channel string) func() string {
-	b.Helper()
-	ctx := context.Background()
-	sub := b.rdb.Subscribe(ctx, channel)
-	b.Cleanup(func() { _ = sub.Close() })
-	if _, err := sub.Receive(ctx); err != nil {
-		b.Fatalf("subscribe: %v", err)
-	}
-	return func() string {
-		b.Helper()
-		m, err := sub.ReceiveTimeout(ctx, 5*time.Second)
-		if err != nil {
-			b.Fatalf("receive: %v", err)
-		}
-		return m.(*redis.Message).Channel + " " + m.(*redis.Message).Payload
-	}
-}
-
-// user makes an ACL user who has every right but those that rules take away.
-func (b scriptBench) user(rules ...any) *redis.Client {
-	b.Helper()
-	if _, err := b.real.Do(append([]any{"ACL", "SETUSER", "u", "reset", "on", ">p", "~*", "&*", "+@all"}, rules...)...); err != nil {
-		b.Fatalf("ACL SETUSER: %v", err)
-	}
-	return b.real.Client(func(o *redis.Options) { o.Username, o.Password = "u", "p" })
-}
-
-func (b scriptBench) answers(reply any, err error, want []any) {
-	b.Helper()
-	got, ok := reply.([]any)
-	if err != nil || !ok || len(got) != len(want) {
-		b.Errorf("reply %v, %v, want %v", reply, err, want)
-		return
-	}
-	for i, w := range want {
-		if d, ok := w.(time.Duration); ok {
-			b.lasts("reply", got[i], d)
-		} else if n, ok := w.(int); ok && got[i] != int64(n) || !ok && got[i] != w {
-			b.Errorf("reply %v, want %v", got, want)
-		}
-	}
 }
 
 const (

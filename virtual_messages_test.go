@@ -9,30 +9,6 @@ import (
 	"github.com/seed-8c25f305/watchlock/internal/redistest"
 )
 
-func TestEachReleaseIsOneMessage(t *testing.T) {
-	onScriptServers(t, func(t *testing.T, b scriptBench) {
-		c := newTestClient(t, b.rdb)
-		for _, kind := range []string{"hash", "fenced", "string"} {
-			for how, release := range map[string]func(m *Mutex, l *Lease) error{
-				"Unlock":      func(_ *Mutex, l *Lease) error { return l.Unlock(context.Background()) },
-				"ForceUnlock": func(m *Mutex, _ *Lease) error { return m.ForceUnlock(context.Background()) },
-			} {
-				m := mutexOf(c, kind, kind+" "+how)
-				next := b.hears(m.keys.Channel)
-				if err := release(m, mustLock(t, m)); err != nil {
-					t.Fatalf("%s of the %s form: %v", how, kind, err)
-				}
-				b.do("PUBLISH", m.keys.Channel, "end")
-				for _, want := range []string{"00", "end"} {
-					if got := next(); got != m.keys.Channel+" "+want {
-						t.Errorf("%s of the %s form: heard %q, want %q", how, kind, got, want)
-					}
-				}
-			}
-		}
-	})
-}
-
 func TestAReleaseOfAClientOfAnotherKindIsKnownAtOnce(t *testing.T) {
 	for payload, foreign := range map[string]bool{"0": true, "00": false, "2": false, "hello": false} {
 		t.Run(payload, func(t *testing.T) {
