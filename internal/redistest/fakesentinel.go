@@ -39,7 +39,6 @@ type fakeConn struct {
 // without replicas and without other sentinels. It ends when the test does.
 func NewFakeSentinel(t testing.TB, addr string) *FakeSentinel {
 	t.Helper()
-	awaitQuestions(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatalf("redistest: fake sentinel: %v", err)

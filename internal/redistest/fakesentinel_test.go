@@ -15,7 +15,7 @@ func TestFakeSentinelMovesClientsByMessageAndByAnswer(t *testing.T) {
 	mark(t, a, "a")
 	mark(t, b, "b")
 	f := NewFakeSentinel(t, a.Addr())
-	for name, rdb := range map[string]redis.UniversalClient{"plain": f.Client(), "cluster type": f.ClusterTypeClient()} {
+	for name, rdb := range map[string]redis.UniversalClient{"plain": f.Client(briefly), "cluster type": f.ClusterTypeClient(briefly)} {
 		reads := func(want string) {
 			t.Helper()
 			eventually(t, name+" reads of "+want, func() bool {
@@ -32,7 +32,7 @@ func TestFakeSentinelMovesClientsByMessageAndByAnswer(t *testing.T) {
 
 	// A connection to the first stays in use when the message is lost; a new one goes where the answer says.
 	f.SetPrimary(a.Addr())
-	fresh := f.Client()
+	fresh := f.Client(briefly)
 	asked := f.Asked()
 	f.Name(b.Addr())
 	if got, err := fresh.Get(context.Background(), "who").Result(); err != nil || got != "b" || f.Asked() == asked {
@@ -66,7 +66,7 @@ func TestFrozenFakeSentinelAcceptsAndDoesNotAnswer(t *testing.T) {
 		t.Error("it answered")
 	}
 	answered := make(chan error)
-	go func() { answered <- f.Client().Ping(context.Background()).Err() }()
+	go func() { answered <- f.Client(briefly).Ping(context.Background()).Err() }()
 	eventually(t, "a second client is connected", func() bool { return f.Conns() > 0 })
 	f.Thaw()
 	f.Thaw()

@@ -1,8 +1,6 @@
 package redistest
 
 import (
-	"bytes"
-	"runtime"
 	"testing"
 	"time"
 
@@ -32,25 +30,4 @@ func NoLeaks(t testing.TB) {
 			}
 		}
 	})
-}
-
-// awaitQuestions waits, at the end of the test, until clients of Sentinel that were closed
-// ask no sentinel any more. go-redis waits for none of that, and each question begets
-// goroutines until its retries are over: a later test would take them for its own.
-func awaitQuestions(t testing.TB) {
-	t.Cleanup(func() {
-		for deadline := time.Now().Add(2 * leakTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-			if !asking() {
-				return
-			}
-		}
-		t.Log("redistest: closed clients still ask sentinels")
-	})
-}
-
-// asking reports whether any client of this process asks a sentinel who is the primary.
-func asking() bool {
-	stacks := make([]byte, 1<<22)
-	stacks = stacks[:runtime.Stack(stacks, true)]
-	return bytes.Contains(stacks, []byte("sentinelFailover).MasterAddr"))
 }

@@ -54,7 +54,6 @@ func WithMinReplicas(n int) ServerOption {
 func StartSentinel(t testing.TB, opts ...ServerOption) *Sentinel {
 	t.Helper()
 	s := &Sentinel{t: t}
-	awaitQuestions(t)
 	for range 1 + sentinelReplicas {
 		s.nodes = append(s.nodes, Start(t, slices.Concat([]ServerOption{WithTCP()}, opts, []ServerOption{WithArgs(
 			"--user", sentinelPeer, "on", ">"+sentinelPeer, "~*", "&*", "+@all",
