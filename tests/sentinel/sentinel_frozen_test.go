@@ -2,6 +2,7 @@ package sentinel_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -46,13 +47,32 @@ func (s twoSentinels) cut(t *testing.T) {
 	}
 }
 
+// openAnother has c open a second connection for commands, as one does whose first has had no
+// answer for a moment: a renewal that meets a command needs it.
+func (s twoSentinels) openAnother(t *testing.T, c *watchlock.Client) {
+	t.Helper()
+	s.Stop()
+	var asked sync.WaitGroup
+	for range 2 {
+		asked.Go(func() {
+			if _, err := c.NewMutex("any").Info(context.Background()); err != nil {
+				t.Errorf("Info: %v", err)
+			}
+		})
+	}
+	<-time.After(3 * locktest.FlightPatience)
+	s.Cont()
+	asked.Wait()
+}
+
 func TestAFrozenSentinelLeavesLocksAloneWhoseConnectionsStand(t *testing.T) {
 	s := startTwoSentinels(t)
 	const short = 3 * time.Second
 	log, logs := locktest.Observed()
 	c := locktest.NewTestClient(t, s.rdb, watchlock.WithWatchdogTimeout(short), log)
 	held := lockEachKind(c, t, "held")
-	<-time.After(short/3 + 200*time.Millisecond) // all connections are open
+	<-time.After(short/3 + 200*time.Millisecond) // the connection for messages is open
+	s.openAnother(t, c)
 	s.chosen.Freeze()
 	for start := time.Now(); time.Since(start) < 2*short; {
 		began := time.Now()
