@@ -156,14 +156,7 @@ func TestServerWithoutShardedChannelsGetsClassicOnes(t *testing.T) {
 							echoes, counted := locktest.SubscriberOf(y).Hears(locktest.KeysOf(to).Channel)
 							return echoes == 1 && counted == 1
 						})
-						locktest.MustUnlock(t, held)
-						released := time.Now()
-						got := <-entered
-						if got.Err != nil {
-							t.Fatal(got.Err)
-						}
-						took = append(took, got.At.Sub(released))
-						locktest.MustUnlock(t, got.Lease)
+						took = append(took, handedOver(t, held, entered))
 					}
 					locktest.Wakes(t, fmt.Sprintf("%v, %s", mode, kind), took)
 				}
@@ -249,11 +242,7 @@ func TestSubscriptionThatMetABusyServerIsMadeAgain(t *testing.T) {
 	if n := logs.FilterMessageSnippet("cannot subscribe").Len(); n != 0 {
 		t.Error("it says that the user may not subscribe")
 	}
-	locktest.MustUnlock(t, held)
-	released := time.Now()
-	got := <-entered
-	if d := got.At.Sub(released); d > locktest.WakesLate {
+	if d := handedOver(t, held, entered); d > locktest.WakesLate {
 		t.Errorf("woken %v after the release", d)
 	}
-	locktest.MustUnlock(t, got.Lease)
 }

@@ -83,6 +83,12 @@ func (b clusterBench) handOver(t testing.TB, from, to *watchlock.Mutex, listens 
 	held := locktest.MustLock(t, from)
 	entered := locktest.LockSoon(to)
 	b.subscribed(t, to, listens)
+	return handedOver(t, held, entered)
+}
+
+// handedOver releases held, and returns how long it took whoever waits to enter.
+func handedOver(t testing.TB, held *watchlock.Lease, entered <-chan locktest.LockEntry) time.Duration {
+	t.Helper()
 	locktest.MustUnlock(t, held)
 	released := time.Now()
 	got := <-entered
@@ -170,14 +176,7 @@ func TestSlotThatMovesUnderWaitersIsFollowed(t *testing.T) {
 					locktest.Eventually(t, time.Second, "a hint from the new subscription", func() bool { return locktest.HintsOf(t, to) > before })
 					t.Logf("%v: subscribed %v after the move", mode, time.Since(moved))
 				}
-				locktest.MustUnlock(t, held)
-				released := time.Now()
-				got := <-entered
-				if got.Err != nil {
-					t.Fatal(got.Err)
-				}
-				took = append(took, got.At.Sub(released))
-				locktest.MustUnlock(t, got.Lease)
+				took = append(took, handedOver(t, held, entered))
 			}
 			locktest.Wakes(t, fmt.Sprintf("%v, after a move", mode), took)
 			_, _ = x.Close(), y.Close()
@@ -218,14 +217,7 @@ func TestSubscriptionRefusedByAWrongNodeCostsTheOthersThereNothing(t *testing.T)
 		b.subscribed(t, to, watchlock.ChannelsSharded)
 		took := make([]time.Duration, 2)
 		for i, held := range []*watchlock.Lease{first, second} {
-			locktest.MustUnlock(t, held)
-			released := time.Now()
-			got := <-[]<-chan locktest.LockEntry{entered, refused}[i]
-			if got.Err != nil {
-				t.Fatal(got.Err)
-			}
-			took[i] = got.At.Sub(released)
-			locktest.MustUnlock(t, got.Lease)
+			took[i] = handedOver(t, held, []<-chan locktest.LockEntry{entered, refused}[i])
 		}
 		locktest.Wakes(t, "after a refusal", took)
 		if logs.Len() != 0 {
@@ -251,16 +243,9 @@ func TestSubscriptionThatTheServerEndedIsMadeAgain(t *testing.T) {
 		b.MoveSlot(locktest.KeysOf(to).Slot, primaries[(slices.Index(primaries, owner)+1)%len(primaries)])
 		b.MoveSlot(locktest.KeysOf(to).Slot, owner)
 		b.subscribed(t, to, watchlock.ChannelsSharded)
-		locktest.MustUnlock(t, held)
-		released := time.Now()
-		got := <-entered
-		if got.Err != nil {
-			t.Fatal(got.Err)
-		}
-		if d := got.At.Sub(released); d > locktest.WakesLate {
+		if d := handedOver(t, held, entered); d > locktest.WakesLate {
 			t.Errorf("entered after %v", d)
 		}
-		locktest.MustUnlock(t, got.Lease)
 	})
 }
 
